@@ -1,0 +1,1 @@
+"""Flink's checkpointing for Spark Structured Streaming."""
