@@ -1,0 +1,52 @@
+"""How every file of ours is stored: JSON with a format version and a checksum, so that damage is seen, never guessed at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from lockstep.errors import CorruptRecordError, NewerFormatError
+
+FORMAT = 1
+_MAX_BYTES = 256 * 1024 * 1024
+
+
+def seal(kind: str, body: dict[str, Any]) -> bytes:
+    """Encode ``body`` with its kind, format version and checksum."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    head = json.dumps({"lockstep": kind, "format": FORMAT, "sha256": digest}, separators=(",", ":"))
+    return f"{head}\n{text}\n".encode()
+
+
+def unseal(kind: str, data: bytes, where: str) -> dict[str, Any]:
+    """Decode what :func:`seal` made, or raise an error that names the file ``where`` and the remedy."""
+    remedy = (
+        f"{where} was left as it is. Restore it from a backup of the checkpoint directory; deleting it can lose rows."
+    )
+    if len(data) > _MAX_BYTES:
+        raise CorruptRecordError(f"{where} has {len(data)} bytes, more than any {kind} can have. {remedy}")
+    try:
+        head_line, _, rest = data.decode().partition("\n")
+        head = json.loads(head_line)
+        stored_kind, stored_format, digest = head["lockstep"], head["format"], head["sha256"]
+    except (UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
+        raise CorruptRecordError(f"{where} is not a readable {kind}: truncated or damaged. {remedy}") from error
+    if stored_kind != kind:
+        raise CorruptRecordError(f"{where} holds a {stored_kind!r}, expected a {kind!r}. {remedy}")
+    if not isinstance(stored_format, int) or stored_format > FORMAT:
+        raise NewerFormatError(
+            f"{where} has format {stored_format}; this version reads up to {FORMAT}. "
+            "Upgrade spark-lockstep to the version that wrote it, or newer."
+        )
+    text = rest[:-1] if rest.endswith("\n") else rest
+    if hashlib.sha256(text.encode()).hexdigest() != digest:
+        raise CorruptRecordError(f"{where} fails its checksum: truncated or damaged. {remedy}")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptRecordError(f"{where} is not valid JSON. {remedy}") from error
+    if not isinstance(body, dict):
+        raise CorruptRecordError(f"{where} does not hold an object. {remedy}")
+    return body

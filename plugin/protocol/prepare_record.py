@@ -1,0 +1,121 @@
+"""The prepare record: the handles of all sinks for one attempt of one epoch, in one atomic file.
+
+The record exists before Spark can decide the epoch, and holds all that a later process needs to commit it. Every
+attempt of a driver has a file name of its own (epoch and fencing token), so no driver can destroy another's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lockstep.errors import CorruptRecordError
+from lockstep.protocol.barrier import Barrier
+from lockstep.protocol.envelope import seal, unseal
+from lockstep.protocol.storage import Storage
+from lockstep.sinks.two_phase import Attempt, Handle, PreparedEpoch
+
+DIRECTORY = "lockstep/prepared"
+_KIND = "prepare record"
+
+
+@dataclass(frozen=True)
+class PrepareRecord:
+    """What one attempt of one epoch has prepared."""
+
+    attempt: Attempt
+    barrier: Barrier
+    prepared_at_ms: int
+    handles: Mapping[str, Handle]  # by sink uid
+    committed_early: bool = False  # AT_LEAST_ONCE: sinks may be committed before the decision
+    reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by participant: rows, bytes, times
+    replaced: Mapping[str, tuple[Handle, ...]] = field(default_factory=dict)  # staged again: to abort after the commit
+
+    @property
+    def epoch(self) -> int:
+        return self.attempt.epoch
+
+    @property
+    def path(self) -> str:
+        return f"{DIRECTORY}/{self.epoch:012d}.{self.attempt.token}"
+
+    def prepared(self, uid: str) -> PreparedEpoch | None:
+        """The sink's part, or ``None`` when the sink was not in the query then."""
+        handle = self.handles.get(uid)
+        return None if handle is None else PreparedEpoch(self.attempt, handle, self.prepared_at_ms)
+
+    def with_handle(self, uid: str, handle: Handle, attempt_id: str) -> PrepareRecord:
+        """The record after the sink staged its rows again."""
+        return replace(
+            self,
+            attempt=replace(self.attempt, id=attempt_id),
+            handles={**self.handles, uid: handle},
+            replaced={**self.replaced, uid: (*self.replaced.get(uid, ()), self.handles[uid])},
+        )
+
+    def encode(self) -> bytes:
+        return seal(
+            _KIND,
+            {
+                "epoch": self.epoch,
+                "attempt": self.attempt.id,
+                "lineage": self.attempt.lineage,
+                "token": self.attempt.token,
+                "barrier": self.barrier.to_json(),
+                "prepared_at_ms": self.prepared_at_ms,
+                "handles": dict(self.handles),
+                "committed_early": self.committed_early,
+                "reports": {name: dict(report) for name, report in self.reports.items()},
+                "replaced": {uid: list(handles) for uid, handles in self.replaced.items()},
+            },
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> PrepareRecord:
+        body = unseal(_KIND, data, where)
+        try:
+            return cls(
+                attempt=Attempt(int(body["epoch"]), str(body["attempt"]), str(body["lineage"]), int(body["token"])),
+                barrier=Barrier.from_json(body["barrier"]),
+                prepared_at_ms=int(body["prepared_at_ms"]),
+                handles={str(uid): dict(handle) for uid, handle in body["handles"].items()},
+                committed_early=bool(body["committed_early"]),
+                reports={str(name): dict(report) for name, report in body["reports"].items()},
+                replaced={str(uid): tuple(dict(h) for h in handles) for uid, handles in body["replaced"].items()},
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise CorruptRecordError(f"{where} lacks or garbles a field of a prepare record: {error!r}") from error
+
+
+def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
+    """All prepare records of the directory, oldest epoch and lowest token first."""
+    records = []
+    for name in sorted(storage.list(DIRECTORY)):
+        epoch, _, token = name.partition(".")
+        if not (epoch.isdigit() and token.isdigit()):
+            continue  # a temporary file of a crashed writer
+        path = f"{DIRECTORY}/{name}"
+        data = storage.read(path)
+        if data is None:
+            continue  # retired by its owner between list and read
+        where = f"{storage.describe()}/{path}"
+        record = PrepareRecord.decode(data, where)
+        if (record.epoch, record.attempt.token) != (int(epoch), int(token)):
+            raise CorruptRecordError(f"{where} holds the record of epoch {record.epoch}, token {record.attempt.token}.")
+        if record.attempt.lineage != lineage:
+            raise CorruptRecordError(
+                f"{where} belongs to lineage {record.attempt.lineage}, the directory to {lineage}: "
+                "it was copied here from another checkpoint directory. Move it back to where it came from."
+            )
+        records.append(record)
+    return sorted(records, key=lambda record: (record.epoch, record.attempt.token))
+
+
+def choose(records: Iterable[PrepareRecord], chosen_attempt: str | None = None) -> PrepareRecord:
+    """The one attempt of an epoch to commit: the one already chosen, else that of the newest driver."""
+    candidates = list(records)
+    for record in candidates:
+        if record.attempt.id == chosen_attempt:
+            return record
+    return max(candidates, key=lambda record: record.attempt.token)
