@@ -87,8 +87,8 @@ class CheckpointConfig:
         _at_least("max_pending_epochs", self.max_pending_epochs, 1)
         if self.max_pending_epochs > 50:
             raise ConfigurationError(
-                f"max_pending_epochs={self.max_pending_epochs} is too high: Spark keeps 100 batches of its logs, and pending "
-                "epochs must stay well below that. Use at most 50."
+                f"max_pending_epochs={self.max_pending_epochs} is too high: Spark keeps 100 batches of its logs, and "
+                "pending epochs must stay well below that. Use at most 50."
             )
 
     @classmethod

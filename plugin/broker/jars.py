@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KAFKA_VERSION = "4.3.1"
+LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"  # a broker without it writes no log at all
 REPOSITORY_VARIABLE = "LOCKSTEP_MAVEN_REPOSITORY"
 
 _FETCH_SECONDS = 900
@@ -34,7 +35,7 @@ _RETRIEVE = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """The directory with the jars of a Kafka broker, fetched when it is not there yet."""
-    return fetch([f"org.apache.kafka:kafka_2.13:{version}"], f"kafka-{version}")
+    return fetch([f"org.apache.kafka:kafka_2.13:{version}", LOG_BINDING], f"kafka-{version}")
 
 
 def cache_directory() -> Path:
@@ -74,8 +75,8 @@ def _retrieve(java: Path, ivy: Path, ivy_file: str, work: Path, cache: Path, coo
     (work / "settings.xml").write_text(_settings_file(cache))
     log = work / "log"
     command = [
-        *(java, f"-Divy.default.ivy.user.dir={cache}", "-jar", ivy),
-        *("-settings", work / "settings.xml", "-ivy", work / "ivy.xml", "-confs", "default"),
+        *(str(java), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(ivy)),
+        *("-settings", f"{work}/settings.xml", "-ivy", f"{work}/ivy.xml", "-confs", "default"),
         *("-types", "jar", "bundle", "-retrieve", f"{jars}/{_RETRIEVE}"),
     ]
     try:

@@ -31,7 +31,7 @@ class CheckpointKind(Enum):
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
-    FINAL = "final"  # taken while stopping, so that everything decided is committed
+    FORCED = "forced"  # at a start or stop, or by hand: everything decided is to be committed now
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,15 @@ _KIND = "prepare record"
 
 
 @dataclass(frozen=True)
+class Replaced:
+    """Rows of a sink that were staged again because its target had changed."""
+
+    attempt: str
+    uid: str
+    handle: Handle
+
+
+@dataclass(frozen=True)
 class PrepareRecord:
     """What one attempt of one epoch has prepared."""
 
@@ -30,11 +39,16 @@ class PrepareRecord:
     handles: Mapping[str, Handle]  # by sink uid
     committed_early: bool = False  # AT_LEAST_ONCE: sinks may be committed before the decision
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by participant: rows, bytes, times
-    replaced: Mapping[str, tuple[Handle, ...]] = field(default_factory=dict)  # staged again: to abort after the commit
+    replaced: tuple[Replaced, ...] = ()  # what was staged again: to abort after the commit
 
     @property
     def epoch(self) -> int:
         return self.attempt.epoch
+
+    @property
+    def attempt_ids(self) -> frozenset[str]:
+        """The record's attempt, and those that it replaced."""
+        return frozenset({self.attempt.id, *(old.attempt for old in self.replaced)})
 
     @property
     def path(self) -> str:
@@ -51,7 +65,7 @@ class PrepareRecord:
             self,
             attempt=replace(self.attempt, id=attempt_id),
             handles={**self.handles, uid: handle},
-            replaced={**self.replaced, uid: (*self.replaced.get(uid, ()), self.handles[uid])},
+            replaced=(*self.replaced, Replaced(self.attempt.id, uid, self.handles[uid])),
         )
 
     def encode(self) -> bytes:
@@ -67,7 +81,7 @@ class PrepareRecord:
                 "handles": dict(self.handles),
                 "committed_early": self.committed_early,
                 "reports": {name: dict(report) for name, report in self.reports.items()},
-                "replaced": {uid: list(handles) for uid, handles in self.replaced.items()},
+                "replaced": [[old.attempt, old.uid, old.handle] for old in self.replaced],
             },
         )
 
@@ -82,7 +96,7 @@ class PrepareRecord:
                 handles={str(uid): dict(handle) for uid, handle in body["handles"].items()},
                 committed_early=bool(body["committed_early"]),
                 reports={str(name): dict(report) for name, report in body["reports"].items()},
-                replaced={str(uid): tuple(dict(h) for h in handles) for uid, handles in body["replaced"].items()},
+                replaced=tuple(Replaced(str(a), str(uid), dict(handle)) for a, uid, handle in body["replaced"]),
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CorruptRecordError(f"{where} lacks or garbles a field of a prepare record: {error!r}") from error

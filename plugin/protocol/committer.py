@@ -1,0 +1,379 @@
+"""Phase 2: completes checkpoints that Spark has decided, and makes their epochs visible (steps 7 and 8).
+
+Everything here runs off the query's critical path, on one thread at a time, and may be repeated by another process:
+each step either changes nothing durable or can be done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from lockstep.errors import CommitFailedError, FencedError, MissingRecordError, OrphanedSinkError
+from lockstep.protocol.barrier import Barrier, CheckpointKind
+from lockstep.protocol.checkpoint import CompletedCheckpoint, PendingCheckpoint
+from lockstep.protocol.clock import Clock
+from lockstep.protocol.completed_store import CompletedCheckpointStore
+from lockstep.protocol.coordinator import CheckpointCoordinator, at
+from lockstep.protocol.failpoint import reach
+from lockstep.protocol.fencing import FencingToken
+from lockstep.protocol.prepare_record import PrepareRecord, choose, read_records
+from lockstep.protocol.storage import Storage
+from lockstep.sinks.two_phase import CommitOutcome, CommitStatus, TwoPhaseCommitSink
+
+_log = logging.getLogger(__name__)
+_FIRST_BACKOFF = 0.1
+_LONGEST_BACKOFF = 10.0
+
+
+class DecisionLog(Protocol):
+    """What Spark has planned and decided: :class:`lockstep.engine.spark_log.SparkLog`."""
+
+    def decided(self) -> int: ...
+
+    def is_decided(self, epoch: int) -> bool: ...
+
+    def barrier(self, epoch: int) -> Barrier: ...
+
+
+class GroupOffsets(Protocol):
+    """Commits source positions to consumer groups: :class:`lockstep.sources.offset_commit.OffsetCommitter`."""
+
+    def snapshot(self, barrier: Barrier) -> None: ...
+
+    def checkpoint_complete(self, epoch: int) -> None: ...
+
+    def restore(self, barrier: Barrier) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class Committer:
+    """Commits decided epochs, strictly in order, in every sink; then offsets; then retires the prepare records.
+
+    The query's thread calls ``add`` and ``complete_decided``; the committer's thread calls ``advance``. A lock guards
+    the coordinator and the pending epochs, and is never held while a sink commits.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        log: DecisionLog,
+        store: CompletedCheckpointStore,
+        coordinator: CheckpointCoordinator,
+        token: FencingToken,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        offsets: GroupOffsets,
+        clock: Clock,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._storage = storage
+        self._log = log
+        self._store = store
+        self._coordinator = coordinator
+        self._token = token
+        self._sinks = sinks
+        self._offsets = offsets
+        self._clock = clock
+        self._new_id = new_id
+        self._lock = threading.RLock()
+        self._records: dict[int, list[PrepareRecord]] = {}  # pending epochs: one record per attempt
+        self._done: dict[str, int] = dict.fromkeys(sinks, -1)  # by sink: highest epoch committed in this run
+        self._details: dict[str, Mapping[str, Any]] = {}
+        self._unsure: dict[str, int] = {}  # by sink: up to this epoch, another attempt than the chosen may be visible
+        self._recovered_to = -1  # epochs up to this one were prepared by an earlier driver
+        self._backoff = 0.0
+        self._not_before = 0.0
+        self.last_problem: str | None = None
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Take over what earlier drivers left: read the records, and force a checkpoint of all that is decided.
+
+        Undecided records are kept: a paused driver may still decide its own attempt.
+        """
+        self._read_foreign_records()  # before the store, so that an epoch retired in between is seen as committed
+        self._store.load()
+        decided = self._log.decided()
+        committed = self._store.committed_epoch()
+        self._done = dict.fromkeys(self._sinks, committed)
+        self._recovered_to = max(self._records, default=-1)
+        for epoch in range(committed + 1, decided + 1):
+            if epoch not in self._records:
+                raise MissingRecordError(
+                    f"epoch {epoch} was decided by Spark (commits/{decided} exists) but {self._storage.describe()} has no "
+                    "prepare record for it, so its rows can't be committed. Restore lockstep/prepared from a backup, or, "
+                    "if the rows may be lost, start over with a new checkpoint directory."
+                )
+        self._refuse_removed_sinks(committed)
+        latest = self._store.get(committed)
+        self._coordinator.restored(self._store.latest)
+        if latest is not None:
+            self._offsets.restore(latest.barrier)
+        self._discard_losers(committed)
+        if decided > committed:
+            _log.info("recovering epochs %d to %d", committed + 1, decided)
+        self._force_checkpoint(decided)
+
+    def _refuse_removed_sinks(self, committed: int) -> None:
+        for epoch in sorted(self._records):
+            for record in self._records[epoch] if epoch > committed else ():
+                for uid in record.handles:
+                    if uid not in self._sinks:
+                        raise OrphanedSinkError(
+                            f"sink {uid!r} has prepared epoch {epoch}, which is not committed, and is no longer part of the "
+                            f"query. Start once more with .sink(..., uid={uid!r}) and stop cleanly; then remove it."
+                        )
+
+    # --- called on the query's thread -------------------------------------------------------------------------------
+
+    def guard(self) -> AbstractContextManager[object]:
+        """Held while the coordinator is used."""
+        return self._lock
+
+    def add(self, record: PrepareRecord, pending: PendingCheckpoint | None) -> None:
+        """The record of a new epoch was stored; ``pending`` is its checkpoint, if it is one."""
+        with self._lock:
+            self._records.setdefault(record.epoch, []).append(record)
+            self._offsets.snapshot(record.barrier)
+            if pending is not None:
+                pending.mark_prepared()
+
+    def complete_decided(self, epoch: int) -> None:
+        """Step 7, when ``epoch`` starts: Spark should have decided everything before it."""
+        with self._lock:
+            self._complete(epoch - 1 if self._log.is_decided(epoch - 1) else self._log.decided())
+
+    def pending_epochs(self) -> list[int]:
+        """Epochs that are prepared and not committed."""
+        with self._lock:
+            committed = self._store.committed_epoch()
+            return sorted(epoch for epoch in self._records if epoch > committed)
+
+    def oldest_pending_ms(self) -> int | None:
+        """When the oldest uncommitted epoch was prepared."""
+        with self._lock:
+            committed = self._store.committed_epoch()
+            times = [r.prepared_at_ms for e, records in self._records.items() if e > committed for r in records]
+            return min(times, default=None)
+
+    # --- called on the committer's thread ---------------------------------------------------------------------------
+
+    def advance(self, force: bool = False) -> bool:
+        """Complete and commit what can be. ``True`` when nothing decided is left uncommitted.
+
+        ``force`` takes a checkpoint of everything decided now (used when the query stops), without waiting for the
+        interval or a backoff.
+        """
+        with self._lock:
+            decided = self._log.decided()
+            self._complete(decided)
+            if force or self._coordinator.due():
+                self._checkpoint_at_rest(decided, force)
+            decided_epochs = [epoch for epoch in self._records if epoch <= decided]
+        latest = self._store.latest
+        if latest is not None and not latest.committed and (force or self._clock.monotonic() >= self._not_before):
+            self._commit_up_to(latest)
+        self._offsets.tick()
+        return not decided_epochs or self._store.committed_epoch() >= max(decided_epochs)
+
+    # --- step 7 -----------------------------------------------------------------------------------------------------
+
+    def _complete(self, decided: int) -> None:
+        """7. The checkpoint completes: metadata stored, older ones subsumed, listeners notified."""
+        if self._coordinator.complete(decided, self._chosen_attempts) is not None:
+            reach("metadata.after")
+
+    def _checkpoint_at_rest(self, decided: int, force: bool) -> None:
+        """Checkpoint epochs that were decided without one, when no newer checkpoint is on its way to take them along."""
+        if self._coordinator.in_progress or self._uncovered(decided) is None:
+            return
+        if force:
+            self._force_checkpoint(decided)
+        else:
+            self._checkpoint(decided, CheckpointKind.CHECKPOINT)
+
+    def _force_checkpoint(self, decided: int) -> None:
+        self._checkpoint(decided, CheckpointKind.FORCED)
+
+    def _checkpoint(self, decided: int, kind: CheckpointKind) -> None:
+        epoch = self._uncovered(decided)
+        if epoch is None:
+            return
+        record = self._choose(epoch)
+        pending = self._coordinator.trigger(at(record.barrier, kind))
+        if not isinstance(pending, PendingCheckpoint):
+            return
+        for participant in self._coordinator.participants:  # all have acknowledged: the record is stored
+            report = record.reports.get(participant, {})
+            self._coordinator.acknowledge(self._coordinator.lineage, pending.id, participant, report)
+        pending.mark_prepared()
+        self._complete(decided)
+
+    def _uncovered(self, decided: int) -> int | None:
+        """Highest decided epoch that no completed checkpoint covers."""
+        latest = self._store.latest
+        covered = latest.id if latest else -1
+        return max((epoch for epoch in self._records if covered < epoch <= decided), default=None)
+
+    def _chosen_attempts(self, checkpoint_id: int) -> dict[int, str]:
+        reach("metadata.before")
+        committed = self._store.committed_epoch()
+        epochs = [epoch for epoch in self._records if committed < epoch <= checkpoint_id]
+        return {epoch: self._choose(epoch).attempt.id for epoch in sorted(epochs)}
+
+    def _choose(self, epoch: int) -> PrepareRecord:
+        return choose(self._records[epoch], self._store.chosen_attempt(epoch))
+
+    # --- step 8 -----------------------------------------------------------------------------------------------------
+
+    def _commit_up_to(self, checkpoint: CompletedCheckpoint) -> None:
+        """8. Commit every sink, in epoch order; then the offsets; then retire the records.
+
+        Every sink is tried, then the first failure is raised. A passing fault (RETRY, or any exception) is tried again
+        later; the epochs stay pending.
+        """
+        with self._lock:
+            epochs = [e for e in sorted(self._records) if self._store.committed_epoch() < e <= checkpoint.id]
+            records = [self._choose(epoch) for epoch in epochs]
+        failures: list[Exception] = []
+        waiting: list[str] = []
+        for uid, sink in self._sinks.items():
+            outcome = self._commit_sink(uid, sink, [r for r in records if r.epoch > self._done[uid]])
+            if outcome.status is CommitStatus.RETRY:
+                waiting.append(f"sink {uid!r}: {outcome.reason}")
+            elif outcome.status is CommitStatus.FAILED:
+                failures.append(
+                    CommitFailedError(
+                        f"sink {uid!r} can't commit up to epoch {checkpoint.id}: {outcome.reason} "
+                        "The epochs stay prepared; they are committed at the next start, once the cause is gone."
+                    )
+                )
+            else:
+                self._done[uid] = checkpoint.id
+        if failures:
+            raise failures[0]
+        if waiting:
+            self._wait(checkpoint.id, waiting)
+            return
+        self._finish(checkpoint, epochs)
+
+    def _commit_sink(self, uid: str, sink: TwoPhaseCommitSink, records: list[PrepareRecord]) -> CommitOutcome:
+        mine = [record for record in records if uid in record.handles]
+        if not mine:
+            return CommitOutcome.already_done(**self._details.get(uid, {}))
+        self._token.check()
+        try:
+            prepared = [self._refreshed(uid, sink, record).prepared(uid) for record in mine]
+            reach("sink.commit.before")
+            method = sink.recover_and_commit if mine[0].epoch <= self._recovered_to else sink.commit_many
+            outcome = method([one for one in prepared if one is not None])
+            reach("sink.commit.after")
+        except FencedError:
+            raise
+        except Exception as error:
+            self._token.check()  # a fenced driver's errors are not worth a retry
+            _log.warning("epoch %d: sink %r did not commit: %s", mine[-1].epoch, uid, error, exc_info=True)
+            return CommitOutcome.retry(str(error) or repr(error))
+        if outcome.status is CommitStatus.ALREADY_DONE and not self._is_ours(outcome.by_attempt):
+            return CommitOutcome.failed(
+                f"attempt {outcome.by_attempt} of epoch {mine[-1].epoch} is in the target, and it is none of this checkpoint "
+                "directory's: a copy of the directory is in use elsewhere. Stop that query, or use a new directory here."
+            )
+        if outcome.by_attempt is not None and outcome.by_attempt != mine[-1].attempt.id:
+            self._unsure[uid] = mine[-1].epoch
+        if outcome.committed:
+            self._details[uid] = dict(outcome.details)
+        return outcome
+
+    def _refreshed(self, uid: str, sink: TwoPhaseCommitSink, record: PrepareRecord) -> PrepareRecord:
+        """The record, after the sink staged its rows again if its target has changed since."""
+        prepared = record.prepared(uid)
+        handle = None if prepared is None else sink.refresh(prepared)
+        if handle is None:
+            return record
+        fresh = record.with_handle(uid, handle, f"{record.epoch}-{self._token.value}-{self._new_id()}")
+        _log.info("epoch %d: sink %r staged again as attempt %s", record.epoch, uid, fresh.attempt.id)
+        self._storage.write(fresh.path, fresh.encode())
+        with self._lock:
+            records = self._records[record.epoch]
+            records[records.index(record)] = fresh
+            for checkpoint in self._store.all():
+                if record.epoch in checkpoint.attempts and not checkpoint.committed:
+                    attempts = {**checkpoint.attempts, record.epoch: fresh.attempt.id}
+                    self._store.replace(replace(checkpoint, attempts=attempts))
+        return fresh
+
+    def _is_ours(self, attempt_id: str | None) -> bool:
+        """Whether an attempt belongs to this directory. Another driver of it may have committed first: that is fine."""
+        if attempt_id is None:
+            return True
+        with self._lock:
+            self._read_foreign_records()
+            self._store.load()
+            known = {id for records in self._records.values() for record in records for id in record.attempt_ids}
+            stored = {attempt for checkpoint in self._store.all() for attempt in checkpoint.attempts.values()}
+            return attempt_id in known | stored
+
+    def _finish(self, checkpoint: CompletedCheckpoint, epochs: list[int]) -> None:
+        reach("offsets.before")
+        self._offsets.checkpoint_complete(checkpoint.id)
+        reach("offsets.after")
+        now = self._clock.epoch_millis()
+        with self._lock:
+            for one in self._store.all():
+                if one.id <= checkpoint.id and not one.committed:
+                    committed = replace(one, committed_ms=now, commits=dict(self._details))
+                    self._store.replace(committed)
+                    self._coordinator.committed(committed)
+            reach("retire.before")
+            self._discard_losers(checkpoint.id)
+            self._backoff = 0.0
+            self.last_problem = None
+        reach("retire.after")
+        _log.debug("checkpoint %d committed epochs %s", checkpoint.id, epochs)
+
+    def _discard_losers(self, committed: int) -> None:
+        """Retire the records of committed epochs, and abort what was staged for them and not committed.
+
+        Only what is certain not to be visible is aborted: when another attempt than the chosen one was found in the
+        target, or the choice is not known any more, the staged rows are left where they are, invisible.
+        """
+        for epoch in [e for e in self._records if e <= committed]:
+            chosen = self._store.chosen_attempt(epoch)
+            for record in self._records[epoch]:
+                stale = [(old.uid, old.handle) for old in record.replaced]
+                if chosen is not None and record.attempt.id != chosen:
+                    stale += record.handles.items()
+                for uid, handle in stale:
+                    if epoch > self._unsure.get(uid, -1):
+                        self._abort(uid, record, handle)
+                self._storage.delete(record.path)
+            del self._records[epoch]
+
+    def _abort(self, uid: str, record: PrepareRecord, handle: dict[str, Any]) -> None:
+        try:
+            if uid in self._sinks:
+                self._sinks[uid].recover_and_abort(record.attempt, handle)
+        except Exception as error:  # staged rows are left behind, invisible: a cost, not a wrong result
+            _log.warning("epoch %d: a lost attempt of sink %r was not cleaned up: %s", record.epoch, uid, error)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _read_foreign_records(self) -> None:
+        for record in read_records(self._storage, self._coordinator.lineage):
+            known = self._records.setdefault(record.epoch, [])
+            if all(record.path != other.path for other in known):
+                known.append(record)
+
+    def _wait(self, checkpoint_id: int, problems: list[str]) -> None:
+        self._backoff = min(max(self._backoff * 2, _FIRST_BACKOFF), _LONGEST_BACKOFF)
+        self._not_before = self._clock.monotonic() + self._backoff
+        self.last_problem = "; ".join(problems)
+        _log.warning("checkpoint %d: commit tried again in %.1f s: %s", checkpoint_id, self._backoff, self.last_problem)

@@ -1,0 +1,81 @@
+"""The completed checkpoints of a directory: ``lockstep/checkpoints/chk-N/_metadata``."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from lockstep.protocol.checkpoint import CompletedCheckpoint
+from lockstep.protocol.storage import Storage
+
+DIRECTORY = "lockstep/checkpoints"
+_log = logging.getLogger(__name__)
+
+
+class CompletedCheckpointStore:
+    """Keeps the newest ``retained`` committed checkpoints, and every one that is not committed yet."""
+
+    def __init__(self, storage: Storage, retained: int) -> None:
+        self._storage = storage
+        self._retained = retained
+        self._checkpoints: dict[int, CompletedCheckpoint] = {}
+
+    def load(self) -> None:
+        """Read what is stored and not known yet: at a start, and when another driver may have added something."""
+        for name in self._storage.list(DIRECTORY):
+            match = re.fullmatch(r"chk-(\d+)", name)
+            if match and int(match[1]) not in self._checkpoints:
+                checkpoint = self._read(int(match[1]))
+                if checkpoint is not None:
+                    self._checkpoints[checkpoint.id] = checkpoint
+
+    def all(self) -> list[CompletedCheckpoint]:
+        """Oldest first."""
+        return [self._checkpoints[id] for id in sorted(self._checkpoints)]
+
+    def get(self, checkpoint_id: int) -> CompletedCheckpoint | None:
+        return self._checkpoints.get(checkpoint_id)
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        return self._checkpoints[max(self._checkpoints)] if self._checkpoints else None
+
+    def committed_epoch(self) -> int:
+        """Every epoch up to this one is committed in every sink; -1 for none."""
+        return max((c.id for c in self._checkpoints.values() if c.committed), default=-1)
+
+    def chosen_attempt(self, epoch: int) -> str | None:
+        """The attempt that a stored checkpoint has chosen for the epoch."""
+        for checkpoint in self.all():
+            if epoch in checkpoint.attempts:
+                return checkpoint.attempts[epoch]
+        return None
+
+    def add(self, checkpoint: CompletedCheckpoint) -> CompletedCheckpoint:
+        """Store a new checkpoint. When another driver was first, its checkpoint is the one that counts: it is returned."""
+        if not self._storage.create(_path(checkpoint.id), checkpoint.encode()):
+            stored = self._read(checkpoint.id)
+            checkpoint = stored if stored is not None else checkpoint
+        self._checkpoints[checkpoint.id] = checkpoint
+        return checkpoint
+
+    def replace(self, checkpoint: CompletedCheckpoint) -> None:
+        """Store what is known now of a checkpoint that was added before, and drop the oldest beyond the retained."""
+        self._storage.write(_path(checkpoint.id), checkpoint.encode())
+        self._checkpoints[checkpoint.id] = checkpoint
+        committed = [id for id, c in sorted(self._checkpoints.items()) if c.committed]
+        for old in committed[: -self._retained]:
+            del self._checkpoints[old]
+            try:
+                self._storage.delete(f"{DIRECTORY}/chk-{old}")
+            except OSError as error:  # a left-over file harms nobody; the next start drops it
+                _log.warning("checkpoint %d could not be dropped: %s", old, error)
+
+    def _read(self, checkpoint_id: int) -> CompletedCheckpoint | None:
+        path = _path(checkpoint_id)
+        data = self._storage.read(path)
+        return None if data is None else CompletedCheckpoint.decode(data, f"{self._storage.describe()}/{path}")
+
+
+def _path(checkpoint_id: int) -> str:
+    return f"{DIRECTORY}/chk-{checkpoint_id}/_metadata"

@@ -1,0 +1,105 @@
+"""The lineage: one life of a checkpoint directory, and what the query looked like when it last started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lockstep.errors import CheckpointDirectoryError, CorruptRecordError
+from lockstep.protocol.envelope import seal, unseal
+from lockstep.protocol.storage import Storage
+
+PATH = "lockstep/lineage"
+_KIND = "lineage"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A UUID that is part of every sink's idempotence key, so that two lives are never taken for one another."""
+
+    id: str
+    created_ms: int
+    sinks: Mapping[str, str] = field(default_factory=dict)  # uid → description
+    sources: tuple[str, ...] = ()
+    config: Mapping[str, object] = field(default_factory=dict)
+    query_name: str | None = None
+
+    def encode(self) -> bytes:
+        return seal(
+            _KIND,
+            {
+                "id": self.id,
+                "created_ms": self.created_ms,
+                "sinks": dict(self.sinks),
+                "sources": list(self.sources),
+                "config": dict(self.config),
+                "query_name": self.query_name,
+            },
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> Lineage:
+        body = unseal(_KIND, data, where)
+        try:
+            return cls(
+                id=str(body["id"]),
+                created_ms=int(body["created_ms"]),
+                sinks={str(uid): str(text) for uid, text in body["sinks"].items()},
+                sources=tuple(str(source) for source in body["sources"]),
+                config=dict(body["config"]),
+                query_name=None if body["query_name"] is None else str(body["query_name"]),
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise CorruptRecordError(f"{where} lacks or garbles a field of a lineage: {error!r}") from error
+
+
+def read_lineage(storage: Storage) -> Lineage | None:
+    """The lineage of the directory, or ``None`` when Lockstep has not used it."""
+    data = storage.read(PATH)
+    return None if data is None else Lineage.decode(data, f"{storage.describe()}/{PATH}")
+
+
+def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
+    """Continue the directory's lineage with the query as it looks ``now``, or begin a new one.
+
+    Raises :class:`CheckpointDirectoryError` when the directory belongs to another query.
+    """
+    stored = read_lineage(storage)
+    if stored is None:
+        if storage.list("offsets"):
+            raise CheckpointDirectoryError(
+                f"{storage.describe()} is the checkpoint directory of a Spark query that was not started by Lockstep. "
+                "Use a new directory; to continue where that query stopped, give the source its offsets "
+                "(startup_mode=SPECIFIC_OFFSETS)."
+            )
+        if storage.create(PATH, now.encode()):
+            return now
+        stored = read_lineage(storage)
+        if stored is None:
+            raise CheckpointDirectoryError(
+                f"{storage.describe()}/{PATH} appeared and vanished while the query started."
+            )
+    _refuse_another_query(storage, stored, now)
+    continued = replace(now, id=stored.id, created_ms=stored.created_ms)
+    if continued != stored:
+        storage.write(PATH, continued.encode())
+    return continued
+
+
+def _refuse_another_query(storage: Storage, stored: Lineage, now: Lineage) -> None:
+    if len(stored.sources) != len(now.sources):
+        raise CheckpointDirectoryError(
+            f"{storage.describe()} belongs to a query with {len(stored.sources)} sources ({', '.join(stored.sources)}); "
+            f"this one has {len(now.sources)} ({', '.join(now.sources)}). Use another checkpoint directory."
+        )
+    for uid in stored.sinks.keys() & now.sinks.keys():
+        if stored.sinks[uid] != now.sinks[uid]:
+            raise CheckpointDirectoryError(
+                f"{storage.describe()} belongs to a query whose sink {uid!r} is {stored.sinks[uid]}; now it is "
+                f"{now.sinks[uid]}. Use another checkpoint directory, or give the new sink a uid of its own."
+            )
+    if stored.sinks and not stored.sinks.keys() & now.sinks.keys():
+        raise CheckpointDirectoryError(
+            f"{storage.describe()} belongs to another query: it has the sinks {', '.join(sorted(stored.sinks))}, this one "
+            f"{', '.join(sorted(now.sinks))}. Use another checkpoint directory, or keep at least one sink's uid."
+        )
