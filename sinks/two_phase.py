@@ -7,7 +7,7 @@ has recorded the batch in its commit log (the decision), possibly in another pro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,7 @@ class SinkContext:
     schema: StructType  # of the rows that ``write`` will get
     output_mode: str
     query_name: str | None
-    decided_epoch: int  # highest epoch that Spark has decided; -1 for none
-    undecided_commits_allowed_to: int = -1  # highest epoch that AT_LEAST_ONCE may have committed before its decision
+    highest_epoch: Callable[[], int]  # that may have been committed by now; a target that has more is of another life
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,9 @@ class TwoPhaseCommitSink(ABC):
     as ``RETRY``: raise freely when the outcome is not known.
     """
 
+    reads_whole_batch: bool = False
+    """Whether ``write`` is sure to evaluate every row. If not, the batch is evaluated first, so that state is complete."""
+
     def describe(self) -> str:
         """Kind and target in a few words, without secrets: kept in the checkpoint directory and shown to people."""
         return type(self).__name__
@@ -138,7 +140,10 @@ class TwoPhaseCommitSink(ABC):
 
     @abstractmethod
     def pre_commit(self, handle: Handle) -> Handle:
-        """Finish phase 1 and return the final handle. From here on, ``commit`` must be possible after any crash."""
+        """Finish phase 1 and return the final handle. From here on, ``commit`` must be possible after any crash.
+
+        A key ``metrics`` (``{"rows": …, "bytes": …, "files": …}``) in the handle appears in the checkpoint history.
+        """
 
     @abstractmethod
     def commit(self, prepared: PreparedEpoch) -> CommitOutcome:

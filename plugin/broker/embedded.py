@@ -162,6 +162,9 @@ class EmbeddedBroker:
     def _start_on_free_ports(self, java: Path, jars: Path) -> None:
         """Between choosing a free port and listening on it, another process may take it: then choose again."""
         port, controller_port = self._port, self._controller_port
+        for given in (port, controller_port):
+            if given is not None:
+                _require_free(given)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             free = _free_ports(2)
             self._port, self._controller_port = port or free[0], controller_port or free[1]
@@ -215,6 +218,18 @@ def _free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind((kraft.LOOPBACK, 0))
         return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _require_free(port: int) -> None:
+    """Whoever has the port now would be taken for our broker as soon as it answers."""
+    with socket.socket() as taker:
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taker.bind((kraft.LOOPBACK, port))
+        except OSError as error:
+            raise EnvironmentProblemError(
+                f"Port {port} cannot be listened on ({error.strerror}): stop what uses it, or choose another port."
+            ) from error
 
 
 def _cluster_id() -> str:

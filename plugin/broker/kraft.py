@@ -24,7 +24,7 @@ logger.config.name = org.apache.kafka.common.config.AbstractConfig
 logger.config.level = WARN
 """
 
-_SINGLE_BROKER = {
+SINGLE_BROKER = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
@@ -59,7 +59,7 @@ def server_properties(
 ) -> dict[str, str]:
     """The broker's configuration. ``extra`` wins over all of it."""
     return {
-        **_SINGLE_BROKER,
+        **SINGLE_BROKER,
         "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
         "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",

@@ -25,6 +25,13 @@ def create_topic(
     _await_leaders(admin, name, partitions, timeout)
 
 
+def ensure_topic(bootstrap_servers: str, name: str, partitions: int, timeout: float = 30.0) -> None:
+    """Create topic ``name`` unless it is there. One that is there is left as it is, however many partitions it has."""
+    admin = _library().AdminClient({"bootstrap.servers": bootstrap_servers})
+    if name not in admin.list_topics(timeout=timeout).topics:
+        create_topic(bootstrap_servers, name, partitions, timeout=timeout)
+
+
 def add_partitions(bootstrap_servers: str, name: str, total: int, timeout: float = 30.0) -> None:
     """Widen topic ``name`` to ``total`` partitions. Kafka cannot make a topic narrower."""
     library = _library()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from lockstep.errors import CommitFailedError, FencedError, MissingRecordError, OrphanedSinkError
 from lockstep.protocol.barrier import Barrier, CheckpointKind
-from lockstep.protocol.checkpoint import CompletedCheckpoint, PendingCheckpoint
+from lockstep.protocol.checkpoint import CompletedCheckpoint, PendingCheckpoint, PendingState
 from lockstep.protocol.clock import Clock
 from lockstep.protocol.completed_store import CompletedCheckpointStore
 from lockstep.protocol.coordinator import CheckpointCoordinator, at
@@ -117,6 +117,8 @@ class Committer:
         if latest is not None:
             self._offsets.restore(latest.barrier)
         self._discard_losers(committed)
+        for epoch in sorted(self._records):
+            self._offsets.snapshot(self._choose(epoch).barrier)
         if decided > committed:
             _log.info("recovering epochs %d to %d", committed + 1, decided)
         self._force_checkpoint(decided)
@@ -156,6 +158,17 @@ class Committer:
             committed = self._store.committed_epoch()
             return sorted(epoch for epoch in self._records if epoch > committed)
 
+    def awaits_decision(self) -> int | None:
+        """The lowest epoch that is prepared and, as far as is known, not decided."""
+        with self._lock:
+            latest = self._store.latest
+            covered = latest.id if latest else -1
+            waiting = [p.id for p in self._coordinator.in_progress if p.state is PendingState.PREPARED]
+            return min(waiting, default=None) if waiting else self._first_uncovered(covered)
+
+    def _first_uncovered(self, covered: int) -> int | None:
+        return min((epoch for epoch in self._records if epoch > covered), default=None)
+
     def oldest_pending_ms(self) -> int | None:
         """When the oldest uncommitted epoch was prepared."""
         with self._lock:
@@ -176,12 +189,13 @@ class Committer:
             self._complete(decided)
             if force or self._coordinator.due():
                 self._checkpoint_at_rest(decided, force)
-            decided_epochs = [epoch for epoch in self._records if epoch <= decided]
-        latest = self._store.latest
+            latest = self._store.latest
         if latest is not None and not latest.committed and (force or self._clock.monotonic() >= self._not_before):
             self._commit_up_to(latest)
         self._offsets.tick()
-        return not decided_epochs or self._store.committed_epoch() >= max(decided_epochs)
+        with self._lock:
+            committed = self._store.committed_epoch()
+            return not any(committed < epoch <= decided for epoch in self._records)
 
     # --- step 7 -----------------------------------------------------------------------------------------------------
 
@@ -283,8 +297,8 @@ class Committer:
             return CommitOutcome.retry(str(error) or repr(error))
         if outcome.status is CommitStatus.ALREADY_DONE and not self._is_ours(outcome.by_attempt):
             return CommitOutcome.failed(
-                f"attempt {outcome.by_attempt} of epoch {mine[-1].epoch} is in the target, and it is none of this checkpoint "
-                "directory's: a copy of the directory is in use elsewhere. Stop that query, or use a new directory here."
+                f"attempt {outcome.by_attempt} of epoch {mine[-1].epoch} is in the target, and it is none of this "
+                "checkpoint directory's: a copy of the directory is in use elsewhere. Stop that query."
             )
         if outcome.by_attempt is not None and outcome.by_attempt != mine[-1].attempt.id:
             self._unsure[uid] = mine[-1].epoch

@@ -1,0 +1,222 @@
+"""Puts the protocol together for one query: storage, lineage, token, coordinator, committer, epoch runner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lockstep.config import CheckpointConfig
+from lockstep.engine.commit_thread import CommitThread
+from lockstep.engine.spark_log import SparkLog
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError, MissingGroupOffsetsError
+from lockstep.protocol.clock import SystemClock
+from lockstep.protocol.committer import Committer
+from lockstep.protocol.completed_store import CompletedCheckpointStore
+from lockstep.protocol.coordinator import CheckpointCoordinator, CheckpointListener
+from lockstep.protocol.epoch import BoundSink, EpochRunner, Surroundings
+from lockstep.protocol.fencing import FencingToken
+from lockstep.protocol.lineage import Lineage, continue_or_begin
+from lockstep.protocol.prepare_record import read_records
+from lockstep.protocol.storage import Storage
+from lockstep.sinks.two_phase import SinkContext
+from lockstep.sources.group_commit import group_sources
+from lockstep.sources.offset_commit import OffsetCommitter
+from lockstep.sources.plan import KafkaStream, StreamSource, stream_sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FLUSH_SECONDS = 10.0
+
+
+class Pipeline:
+    """Everything of a query that is not Spark's. Made by ``start``; the query handle owns it."""
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        sinks: Sequence[BoundSink],
+        storage: Storage,
+        config: CheckpointConfig,
+        output_mode: str,
+        query_name: str | None,
+        listeners: tuple[CheckpointListener, ...],
+    ) -> None:
+        """Check everything that can be checked before data moves, then take over the directory."""
+        self.config = config
+        self.storage = storage
+        self.failure: BaseException | None = None
+        self._spark = frame.sparkSession
+        self._sinks = tuple(sinks)
+        self._in_batch = threading.Lock()
+        clock = SystemClock()
+        log = SparkLog(storage)
+        sources = stream_sources(frame)
+        _refuse_unready_sources(sources, log)
+        now = Lineage(
+            id=str(uuid.uuid4()),
+            created_ms=clock.epoch_millis(),
+            sinks={bound.uid: bound.sink.describe() for bound in sinks},
+            sources=tuple(source.description for source in sources),
+            config=config.to_json(),
+            query_name=query_name,
+        )
+        self.lineage = continue_or_begin(storage, now)
+        self._open_sinks(frame, output_mode, query_name, log)
+        self.token = FencingToken.take(
+            storage, f"{socket.gethostname()}:{os.getpid()}"
+        )  # earlier drivers are fenced now
+        store = CompletedCheckpointStore(storage, config.retained)
+        store.load()
+        source_names = tuple(f"source-{source.index}" for source in sources)
+        participants = frozenset({*source_names, *(bound.uid for bound in sinks)})
+        self.coordinator = CheckpointCoordinator(
+            config, self.lineage.id, participants, store, clock, random.Random(), listeners
+        )
+        self.store = store
+        self.offsets = OffsetCommitter(group_sources(self._spark, sources), clock)
+        self.committer = Committer(
+            storage,
+            log,
+            store,
+            self.coordinator,
+            self.token,
+            {bound.uid: bound.sink for bound in sinks},
+            self.offsets,
+            clock,
+        )
+        self.thread = CommitThread(self.committer, log, self._commit_failed)
+        self._runner = EpochRunner(
+            self._sinks,
+            source_names,
+            storage,
+            log,
+            self.coordinator,
+            self.committer,
+            self.token,
+            config,
+            clock,
+            Surroundings(self._materialise, self._deadline, self.thread.wait_for_progress),
+        )
+        self._stop_query = lambda: None
+        for participant in participants:
+            self.coordinator.task_running(participant)
+
+    def start(self, stop_query: Any) -> None:
+        """The Spark query is about to start: commit what earlier drivers left, then begin."""
+        self._stop_query = stop_query
+        self.coordinator.start()
+        self.thread.start()
+
+    def recover(self) -> None:
+        """Commit every decided epoch of earlier drivers; what a passing fault prevents is left to the thread."""
+        self.committer.recover()
+        self.committer.advance(force=True)
+
+    def run_epoch(self, batch: DataFrame, epoch: int) -> None:
+        """The batch function that Spark calls."""
+        with self._in_batch:
+            try:
+                if self.thread.failure is not None:
+                    raise self.thread.failure
+                self._runner.run(epoch, batch)
+            except BaseException as error:
+                if not self.thread.stopping:
+                    self.failure = error
+                raise
+        self.thread.wake()
+
+    def finish(self, seconds: float) -> None:
+        """The query has ended: commit everything decided, and the group offsets; then let go of everything."""
+        try:
+            with self._in_batch:  # Spark may have gone on without waiting for an interrupted batch function
+                self.coordinator.suspend()
+            self.thread.drain(seconds)
+            self.offsets.flush(_FLUSH_SECONDS)
+        finally:
+            self.coordinator.shutdown()
+            self.offsets.close()
+            for bound in self._sinks:
+                with contextlib.suppress(Exception):
+                    bound.sink.close()
+
+    def delete_directory(self) -> None:
+        """DELETE_ON_CANCELLATION: the next start begins a new lineage."""
+        for name in self.storage.list(""):
+            self.storage.delete(name)
+
+    def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:
+        empty = self._spark.createDataFrame([], frame.schema)
+        early = max((r.epoch for r in read_records(self.storage, self.lineage.id) if r.committed_early), default=-1)
+        for bound in self._sinks:
+            try:
+                schema = bound.transform(empty).schema if bound.transform else empty.schema
+            except Exception as error:
+                raise ConfigurationError(
+                    f"sink {bound.uid!r}: its transform failed on an empty batch: {error}"
+                ) from error
+            bound.sink.open(
+                SinkContext(
+                    spark=self._spark,
+                    uid=bound.uid,
+                    lineage=self.lineage.id,
+                    schema=schema,
+                    output_mode=output_mode,
+                    query_name=query_name,
+                    highest_epoch=lambda: max(log.decided(), early),
+                )
+            )
+
+    def _commit_failed(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._stop_query()
+
+    @contextlib.contextmanager
+    def _materialise(self, batch: DataFrame) -> Iterator[DataFrame]:
+        """Evaluate the batch once, and completely, when several sinks or a selective one would not."""
+        if len(self._sinks) == 1 and self._sinks[0].sink.reads_whole_batch and self._sinks[0].transform is None:
+            yield batch
+            return
+        batch.persist()
+        try:
+            batch.count()
+            yield batch
+        finally:
+            batch.unpersist()
+
+    @contextlib.contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """Cancel the batch's Spark jobs when the time is over, so that a stuck write raises."""
+        context = self._spark.sparkContext
+        group = context.getLocalProperty("spark.jobGroup.id")
+        timer = threading.Timer(seconds, lambda: context.cancelJobGroup(group) if group else None)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _refuse_unready_sources(sources: Sequence[StreamSource], log: SparkLog) -> None:
+    """What the checkpoint restored always wins; only a first start needs starting offsets."""
+    planned = log.planned()
+    for source in sources:
+        if not isinstance(source, KafkaStream):
+            continue
+        if planned < 0:
+            if source.startup_problem:
+                raise MissingGroupOffsetsError(source.startup_problem)
+            continue
+        before = {partition.topic for partition in log.barrier(planned).kafka_offsets(source.index)}
+        if before and not any(source.reads(topic) for topic in before):
+            raise CheckpointDirectoryError(
+                f"the checkpoint directory belongs to another query: it holds offsets of {', '.join(sorted(before))}, and "
+                f"this query reads {source.topics}. Use another checkpoint directory."
+            )

@@ -1,0 +1,318 @@
+"""Exactly-once to a Delta table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError, SchemaMismatchError
+from lockstep.sinks.delta_log import DeltaTableLog, TableState
+from lockstep.sinks.store_assignment import StoreAssignment
+from lockstep.sinks.two_phase import (
+    Attempt,
+    CommitOutcome,
+    Handle,
+    PreparedEpoch,
+    SinkContext,
+    TwoPhaseCommitSink,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+_WEEK = 7 * 24 * 3600
+_FORGETTING = "delta.setTransactionRetentionDuration"
+
+
+class DeltaSink(TwoPhaseCommitSink):
+    """Appends epochs to a Delta table; each becomes visible in one table version, once, after Spark has decided it.
+
+    Phase 1 writes data files with Delta's own writer (constraints and generated columns honoured, statistics collected)
+    and leaves the table's log alone, so readers see nothing. Phase 2 adds the files to the log together with an
+    application transaction (lineage and uid → epoch), by which any later process knows what is committed. Epochs that
+    piled up are committed in one table version.
+
+    Other writers, OPTIMIZE and VACUUM may work on the table at the same time. When its schema, partitioning, constraints
+    or protocol change between the two phases, the epoch is staged again from its own files and checked anew.
+
+    Parameters
+    ----------
+    path, table
+        Exactly one: the table's directory (any Hadoop file system), or its name in the catalog. It is created if missing.
+    partition_by
+        Columns to partition a new table by; for an existing one they must agree.
+    merge_schema
+        Add columns that the rows have and the table lacks. Otherwise such rows are refused.
+    properties
+        Table properties (``TBLPROPERTIES``) of a new table.
+    """
+
+    reads_whole_batch = True
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        table: str | None = None,
+        partition_by: Sequence[str] = (),
+        merge_schema: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        if (path is None) == (table is None):
+            raise ConfigurationError("DeltaSink takes either path= (a directory) or table= (a name in the catalog).")
+        if isinstance(partition_by, str):
+            partition_by = (partition_by,)
+        self._path = str(path) if path is not None else None
+        self._table = table
+        self._partition_by = tuple(partition_by)
+        self._merge_schema = merge_schema
+        self._properties = dict(properties or {})
+        self._staged: dict[str, tuple[TableState, list[str]]] = {}  # by attempt, between write and pre_commit
+
+    def describe(self) -> str:
+        return f"Delta table {self._table or self._path}"
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    def open(self, context: SinkContext) -> None:
+        if context.output_mode != "append":
+            raise ConfigurationError(
+                f"{self.describe()}: output mode {context.output_mode!r} is not supported; DeltaSink appends. "
+                "Use outputMode('append')."
+            )
+        self._context = context
+        self._app_id = f"lockstep-{context.lineage}-{context.uid}"
+        self._create_if_missing(context.schema)
+        self._delta = DeltaTableLog(context.spark, self._location())
+        self._add_new_columns()
+        state = self._delta.latest()
+        if self._partition_by and self._partition_by != state.partition_columns:
+            raise ConfigurationError(
+                f"{self.describe()} is partitioned by {list(state.partition_columns)}, not by partition_by="
+                f"{list(self._partition_by)}. Leave partition_by out, or use another table."
+            )
+        self._assignment(context.schema, state).check()
+        self._refuse_forgetful_table()
+        self._refuse_stale_directory()
+
+    def _create_if_missing(self, schema: StructType) -> None:
+        from delta.tables import DeltaTable
+
+        spark = self._context.spark
+        if self._path is not None:
+            exists = DeltaTableLog(spark, self._path).exists()
+        else:
+            exists = spark.catalog.tableExists(str(self._table))
+        if exists:
+            return
+        builder = DeltaTable.createIfNotExists(spark)
+        builder = builder.location(self._path) if self._path is not None else builder.tableName(str(self._table))
+        builder = builder.addColumns(schema)
+        if self._partition_by:
+            builder = builder.partitionedBy(*self._partition_by)
+        for key, value in self._properties.items():
+            builder = builder.property(key, value)
+        builder.execute()
+        _log.info("created %s", self.describe())
+
+    def _location(self) -> str:
+        if self._path is not None:
+            return self._path
+        from delta.tables import DeltaTable
+
+        detail = DeltaTable.forName(self._context.spark, str(self._table)).detail().first()
+        if detail is None or detail["format"] != "delta":
+            raise ConfigurationError(f"{self._table} is not a Delta table.")
+        return str(detail["location"])
+
+    def _add_new_columns(self) -> None:
+        """A schema change is a commit of its own, before anything is staged under it."""
+        context = self._context
+        new = self._assignment(context.schema, self._delta.latest()).new_columns()
+        if new and self._merge_schema:
+            empty = context.spark.createDataFrame([], context.schema).select(*[f"`{name}`" for name in new])
+            writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
+            writer.save(self._delta.path)
+            _log.info("%s: added columns %s", self.describe(), ", ".join(new))
+
+    def _refuse_forgetful_table(self) -> None:
+        if _FORGETTING in self._delta.settings():
+            raise ConfigurationError(
+                f"{self.describe()} has the property {_FORGETTING}, after which Delta forgets which epochs are committed: "
+                f"rows could be repeated. Remove it: ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETTING}')."
+            )
+
+    def _refuse_stale_directory(self) -> None:
+        committed = self._delta.transaction_version(self._app_id)
+        highest = self._context.highest_epoch()  # after the line above: another driver may be at work
+        if committed > highest:
+            raise CheckpointDirectoryError(
+                f"{self.describe()} has epoch {committed} of this lineage, but the checkpoint directory ends at epoch "
+                f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
+            )
+
+    # --- phase 1 ----------------------------------------------------------------------------------------------------
+
+    def begin(self, attempt: Attempt) -> Handle:
+        return {"attempt": attempt.id}
+
+    def write(self, handle: Handle, batch: DataFrame) -> None:
+        assignment = self._assignment(batch.schema, self._delta.known())
+        assignment.check()
+        self._staged[handle["attempt"]] = self._delta.stage(assignment.apply(batch))
+
+    def pre_commit(self, handle: Handle) -> Handle:
+        state, actions = self._staged.pop(handle["attempt"])
+        return self._handle(handle["attempt"], state, actions)
+
+    def _handle(self, attempt_id: str, state: TableState, actions: list[str]) -> Handle:
+        adds = [_checked_add(action, self.describe()) for action in actions]
+        rows = sum(int(json.loads(add.get("stats") or "{}").get("numRecords", 0)) for add in adds)
+        return {
+            "attempt": attempt_id,
+            "path": self._delta.path,
+            "table": state.to_json(),
+            "actions": actions,
+            "metrics": {"rows": rows, "bytes": sum(int(add["size"]) for add in adds), "files": len(adds)},
+        }
+
+    def abort(self, attempt: Attempt, handle: Handle) -> None:
+        self._staged.pop(handle["attempt"], None)
+        paths = [_checked_add(action, self.describe())["path"] for action in handle.get("actions", ())]
+        if paths and not self._delta.referenced(paths):
+            self._delta.delete_files(paths)
+
+    # --- phase 2 ----------------------------------------------------------------------------------------------------
+
+    def refresh(self, prepared: PreparedEpoch) -> Handle | None:
+        staged = TableState.from_json(prepared.handle["table"])
+        if self._delta.known() == staged:
+            return None  # when that is behind, the commit itself finds out and asks to come back here
+        current = self._delta.latest()
+        if current == staged or self._delta.transaction_version(self._app_id) >= prepared.epoch:
+            return None
+        _log.warning("%s has changed since epoch %d was staged: staging it again", self.describe(), prepared.epoch)
+        rows = self._read_staged(prepared.handle, staged)
+        assignment = self._assignment(rows.schema, current)
+        try:
+            assignment.check()
+        except SchemaMismatchError as error:
+            raise SchemaMismatchError(
+                f"epoch {prepared.epoch} was staged before {self.describe()} was changed, and does not fit any more: {error}"
+            ) from error
+        state, actions = self._delta.stage(assignment.apply(rows))
+        return self._handle(prepared.attempt.id, state, actions)
+
+    def commit(self, prepared: PreparedEpoch) -> CommitOutcome:
+        return self.commit_many([prepared])
+
+    def commit_many(self, prepared: Sequence[PreparedEpoch]) -> CommitOutcome:
+        """All epochs in one table version. Those that are in the table already are left out."""
+        last = prepared[-1]
+        transaction = self._delta.begin_commit()
+        committed = transaction.transaction_version(self._app_id)
+        todo = [one for one in prepared if one.epoch > committed]
+        if not todo:
+            metadata = json.loads(self._delta.committed_by(self._app_id, last.epoch) or "{}")
+            return CommitOutcome.already_done(by_attempt=metadata.get("attempt"))
+        state = transaction.state()
+        if any(TableState.from_json(one.handle["table"]) != state for one in todo):
+            return CommitOutcome.retry("the table has changed since the epoch was staged; it is staged again")
+        actions = [action for one in todo for action in one.handle["actions"]]
+        if not actions:
+            return CommitOutcome.done(rows=0, bytes=0, files=0)  # empty epochs leave no trace in the table
+        adds = [_checked_add(action, self.describe()) for action in actions]
+        if gone := self._delta.missing_files([add["path"] for add in adds]):
+            return CommitOutcome.failed(
+                f"{len(gone)} staged data files are gone (first: {gone[0]}), probably removed by VACUUM with a retention "
+                "shorter than the commit was delayed. Restore them (versioned storage, backup), or rewind the pipeline."
+            )
+        metrics = _sum([one.handle["metrics"] for one in todo])
+        version = transaction.commit(
+            actions,
+            app_id=self._app_id,
+            version=last.epoch,
+            now_ms=time.time_ns() // 1_000_000,
+            metrics={
+                "numAddedFiles": metrics["files"],
+                "numRemovedFiles": 0,
+                "numOutputRows": metrics["rows"],
+                "numOutputBytes": metrics["bytes"],
+            },
+            query_id=self._context.lineage,
+            user_metadata=json.dumps({"lockstep": {"epochs": [one.epoch for one in todo]}, "attempt": last.attempt.id}),
+        )
+        return CommitOutcome.done(version=version, **metrics)
+
+    def max_pending_seconds(self) -> float | None:
+        return self._delta.tombstone_retention_seconds() / 2
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _assignment(self, rows: StructType, state: TableState) -> StoreAssignment:
+        from pyspark.sql.types import StructType
+
+        table = StructType.fromJson(json.loads(state.schema))
+        return StoreAssignment(self._context.spark, rows, table, self.describe())
+
+    def _read_staged(self, handle: Handle, state: TableState) -> DataFrame:
+        """The rows of the staged files, with the schema under which they were staged."""
+        from functools import reduce
+
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructField, StructType
+
+        schema = StructType.fromJson(json.loads(state.schema))
+        physical = {f.name: f.metadata.get("delta.columnMapping.physicalName", f.name) for f in schema.fields}
+        data = [f for f in schema.fields if f.name not in state.partition_columns]
+        stored = StructType([StructField(physical[f.name], f.dataType, True) for f in data])
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for action in handle["actions"]:
+            add = _checked_add(action, self.describe())
+            groups.setdefault(json.dumps(add["partitionValues"], sort_keys=True), []).append(add)
+        spark = self._context.spark
+        parts = []
+        for adds in groups.values():
+            frame = spark.read.schema(stored).parquet(*[self._delta.absolute(add["path"]) for add in adds])
+            values = adds[0]["partitionValues"]
+            parts.append(
+                frame.select(
+                    *[
+                        F.lit(values[physical[f.name]]).cast(f.dataType).alias(f.name)
+                        if f.name in state.partition_columns
+                        else F.col(f"`{physical[f.name]}`").alias(f.name)
+                        for f in schema.fields
+                        if "delta.generationExpression" not in f.metadata
+                    ]
+                )
+            )
+        return reduce(DataFrame.unionByName, parts) if parts else spark.createDataFrame([], schema)
+
+
+def _checked_add(action: str, target: str) -> dict[str, Any]:
+    """The AddFile of a handle's action; anything else, or a path outside the table, is refused."""
+    try:
+        parsed = json.loads(action)
+        (kind,) = parsed
+        add: dict[str, Any] = parsed[kind]
+        path = unquote(add["path"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointDirectoryError(
+            f"{target}: a handle holds something that is not a file action: {error!r}"
+        ) from error
+    if kind != "add" or path.startswith("/") or ".." in path.split("/") or "://" in path:
+        raise CheckpointDirectoryError(
+            f"{target}: a handle holds {kind!r} of {path!r}; only files of the table may be added"
+        )
+    return add
+
+
+def _sum(metrics: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(int(one[name]) for one in metrics) for name in ("rows", "bytes", "files")}

@@ -1,0 +1,228 @@
+"""The only place that talks to Delta's internals: stage data files, commit them later, look at the table.
+
+The calls used here have the same signatures in Delta 4.0 to 4.4. Everything goes through py4j into the driver's JVM;
+rows never do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RELEVANT_SETTINGS = ("delta.constraints.", "delta.columnMapping.", "delta.invariants")
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What staged files depend on. Two equal states take the same files."""
+
+    table_id: str
+    schema: str  # Spark's JSON, with Delta's column metadata (generated columns, column mapping, identity)
+    partition_columns: tuple[str, ...]
+    settings: Mapping[str, str]
+    protocol: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table_id": self.table_id,
+            "schema": self.schema,
+            "partition_columns": list(self.partition_columns),
+            "settings": dict(self.settings),
+            "protocol": self.protocol,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableState:
+        return cls(
+            table_id=data["table_id"],
+            schema=data["schema"],
+            partition_columns=tuple(data["partition_columns"]),
+            settings=dict(data["settings"]),
+            protocol=data["protocol"],
+        )
+
+
+class DeltaTableLog:
+    """The transaction log of the Delta table at ``path``."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._jvm: Any = spark._jvm
+        self.path = path
+
+    @property
+    def _delta(self) -> Any:
+        return self._jvm.org.apache.spark.sql.delta
+
+    @property
+    def _log(self) -> Any:
+        # cached by Delta itself; asking each time survives a table that was dropped and created again
+        return self._delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
+
+    def exists(self) -> bool:
+        return bool(self._log.tableExists())
+
+    def settings(self) -> dict[str, str]:
+        """The table's properties."""
+        return _settings(self._log.unsafeVolatileSnapshot().metadata())
+
+    def latest(self) -> TableState:
+        """The table as it is now."""
+        return _state(self._updated())
+
+    def known(self) -> TableState:
+        """The table as this driver last saw it. Costs nothing; may be behind."""
+        return _state(self._log.unsafeVolatileSnapshot())
+
+    def transaction_version(self, app_id: str) -> int:
+        """Highest epoch that ``app_id`` has committed; -1 for none."""
+        return int(self._log.startTransaction().txnVersion(app_id))
+
+    def tombstone_retention_seconds(self) -> float:
+        """How old a file that the table does not refer to must be before VACUUM may remove it."""
+        metadata = self._log.unsafeVolatileSnapshot().metadata()
+        return float(self._delta.DeltaLog.tombstoneRetentionMillis(metadata)) / 1000
+
+    def stage(self, rows: DataFrame) -> tuple[TableState, list[str]]:
+        """Write data files with Delta's own writer, and nothing to the log. Returns the file actions as JSON.
+
+        The table's state is the one that this driver last saw: no listing of the log on the critical path. When the
+        table has changed since, the commit finds out.
+        """
+        option = self._jvm.scala.Option
+        transaction = self._log.startTransaction(option.empty(), option.apply(self._log.unsafeVolatileSnapshot()))
+        actions = transaction.writeFiles(rows._jdf)
+        return _state(transaction.snapshot()), [actions.apply(i).json() for i in range(actions.size())]
+
+    def begin_commit(self) -> DeltaCommit:
+        """Start the transaction that commits staged files, on the newest version of the table."""
+        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
+        return DeltaCommit(self._spark, self._log.startTransaction())
+
+    def committed_by(self, app_id: str, version: int) -> str | None:
+        """The user metadata of the commit that set ``app_id`` to ``version``, from the log's newest entries."""
+        log = self._log
+        newest = int(self._updated().version())
+        for table_version in range(newest, max(-1, newest - 1000), -1):
+            text = self._read_text(f"{log.logPath().toString()}/{table_version:020d}.json")
+            if text is None:
+                return None
+            actions = [json.loads(line) for line in text.splitlines()]
+            if any((a.get("txn") or {}).get("appId") == app_id and a["txn"]["version"] >= version for a in actions):
+                return next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
+        return None
+
+    def missing_files(self, paths: Sequence[str]) -> list[str]:
+        """Which of the staged files (paths as in the log) are not there."""
+        return [path for path in paths if not self._file_system.exists(self._absolute(path))]
+
+    def referenced(self, paths: Sequence[str]) -> bool:
+        """Whether the table refers, or until lately referred, to any of these files. Runs a small Spark job."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as F
+
+        snapshot = self._updated()
+        for files in (snapshot.allFiles(), snapshot.tombstones()):
+            if not DataFrame(files.toDF(), self._spark).where(F.col("path").isin(list(paths))).isEmpty():
+                return True
+        return False
+
+    def delete_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._file_system.delete(self._absolute(path), False)
+
+    def absolute(self, path: str) -> str:
+        """Address of a data file, given its path as in the log."""
+        return str(self._absolute(path).toString())
+
+    def _absolute(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._log.dataPath(), unquote(path))
+
+    @cached_property
+    def _file_system(self) -> Any:
+        return self._log.dataPath().getFileSystem(self._log.newDeltaHadoopConf())
+
+    def _updated(self) -> Any:
+        option = self._jvm.scala.Option
+        return self._log.update(False, option.empty(), option.empty())
+
+    def _read_text(self, path: str) -> str | None:
+        hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
+        if not self._file_system.exists(hadoop_path):
+            return None
+        stream = self._file_system.open(hadoop_path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+
+class DeltaCommit:
+    """One transaction on the newest version of the table."""
+
+    def __init__(self, spark: SparkSession, transaction: Any) -> None:
+        self._spark = spark
+        self._jvm: Any = spark._jvm
+        self._transaction = transaction
+
+    def state(self) -> TableState:
+        return _state(self._transaction.snapshot())
+
+    def transaction_version(self, app_id: str) -> int:
+        """Highest epoch of ``app_id``. Reading it *here* makes Delta refuse this commit if another one sets it first."""
+        return int(self._transaction.txnVersion(app_id))
+
+    def commit(
+        self,
+        actions: Sequence[str],
+        app_id: str,
+        version: int,
+        now_ms: int,
+        metrics: Mapping[str, int],
+        query_id: str,
+        user_metadata: str,
+    ) -> int:
+        """Add the files and set the application transaction, atomically. Returns the table's new version."""
+        delta = self._jvm.org.apache.spark.sql.delta
+        some = self._jvm.scala.Option.apply
+        everything = self._jvm.java.util.ArrayList()
+        for action in actions:
+            everything.add(delta.actions.Action.fromJson(action))
+        everything.add(delta.actions.SetTransaction(app_id, version, some(now_ms)))
+        operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
+            self._jvm.org.apache.spark.sql.streaming.OutputMode.Append(), query_id, version, some(user_metadata)
+        )
+        self._register(metrics)
+        return int(self._transaction.commit(self._jvm.PythonUtils.toSeq(everything), operation))
+
+    def _register(self, metrics: Mapping[str, int]) -> None:
+        context = self._spark.sparkContext._jsc.sc()
+        registered = self._jvm.java.util.HashMap()
+        for name, value in metrics.items():
+            metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            metric.set(value)
+            registered[name] = metric
+        self._transaction.registerSQLMetrics(self._spark._jsparkSession, self._jvm.PythonUtils.toScalaMap(registered))
+
+
+def _settings(metadata: Any) -> dict[str, str]:
+    return dict(json.loads(metadata.json())["metaData"].get("configuration") or {})
+
+
+def _state(snapshot: Any) -> TableState:
+    metadata = json.loads(snapshot.metadata().json())["metaData"]
+    settings = metadata.get("configuration") or {}
+    return TableState(
+        table_id=metadata["id"],
+        schema=metadata["schemaString"],
+        partition_columns=tuple(metadata["partitionColumns"]),
+        settings={key: value for key, value in settings.items() if key.startswith(_RELEVANT_SETTINGS)},
+        protocol=snapshot.protocol().json(),
+    )
