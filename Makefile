@@ -1,0 +1,55 @@
+# Two commands matter: `make demo` runs the main job, `make test` passes the tests. Both set everything up themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test unit integration lint typing format lock wheel clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## a virtualenv with the locked dependencies, and Java if it is missing
+
+$(READY): requirements.lock pyproject.toml docker/java.sh
+	docker/java.sh
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup ## exactly-once under SIGKILL, from nothing: broker, orders, pipeline, kills, check
+	$(BIN)/lockstep demo $(ARGS)
+
+test: lint unit integration ## everything that must hold
+
+unit: setup ## the protocol and everything else that needs no JVM, in seconds
+	$(BIN)/python -m pytest unit_tests $(ARGS)
+
+integration: setup ## real Spark, real Kafka (Docker if there is an engine, embedded otherwise), real Delta
+	$(BIN)/python -m pytest integration_tests $(ARGS)
+
+lint: setup typing ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p lockstep
+
+typing: # the tree as it is imported: mypy does not know that plugin/ is lockstep
+	@rm -rf build/typing && mkdir -p build/typing/lockstep
+	@ln -s $(CURDIR)/plugin/* build/typing/lockstep/
+	@ln -s $(CURDIR)/sinks $(CURDIR)/sources build/typing/lockstep/
+
+format: setup ## put the code into shape
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+lock: setup ## renew requirements.lock
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra test --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--no-header --python-version 3.11 --upgrade -o requirements.lock
+
+wheel: setup ## the distribution, in dist/
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+clean: ## remove what was built; the virtualenv too
+	rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
