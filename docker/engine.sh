@@ -29,7 +29,7 @@ install_packages() {
     command -v apt-get >/dev/null || fail "cannot install $* without apt. Install them yourself, then run this again."
     say "installing $*"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq >&2 && apt-get install -y -qq --no-install-recommends "$@" >&2 ||
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@"; } >&2 ||
         fail "apt could not install $*. See above; 'apt-get update' must reach a Debian mirror."
 }
 

@@ -1,0 +1,1 @@
+"""Tests with real brokers, real Spark and real Delta tables."""
