@@ -1,0 +1,119 @@
+"""Starts, kills and restarts drivers on one checkpoint directory, while rows keep coming."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+@dataclass
+class CrashSite:
+    """A topic, a table and a checkpoint directory that outlive their drivers."""
+
+    root: Path
+    bootstrap_servers: str
+    topic: str
+    rows_per_epoch: int = 100
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        self.table = str(self.root / "table")
+        self.checkpoint = str(self.root / "checkpoint")
+        self.produced = 0
+        self._runs = 0
+        self._producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5})
+
+    def produce(self, rows: int) -> None:
+        for _ in range(rows):
+            self._producer.produce(self.topic, value=str(self.produced), partition=self.produced % 2)
+            self.produced += 1
+        self._producer.flush()
+
+    @contextlib.contextmanager
+    def producing(self, rows_per_second: int) -> Iterator[None]:
+        """Rows keep coming meanwhile."""
+        stop = threading.Event()
+
+        def keep_going() -> None:
+            while not stop.wait(0.1):
+                self.produce(max(1, rows_per_second // 10))
+
+        thread = threading.Thread(target=keep_going, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def start(self, **settings: Any) -> subprocess.Popen[bytes]:
+        self._runs += 1
+        everything = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "topic": self.topic,
+            "group": self.group,
+            "table": self.table,
+            "checkpoint": self.checkpoint,
+            "started": str(self.root / f"started-{self._runs}"),
+            "rows_per_epoch": self.rows_per_epoch,
+            "options": self.options,
+            **settings,
+        }
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), json.dumps(everything)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> Path:
+        """What the newest driver printed."""
+        return self.root / f"driver-{self._runs}.log"
+
+    def run_to_end(self, **settings: Any) -> None:
+        """A driver that takes all that is there and ends by itself."""
+        driver = self.start(available_now=True, **settings)
+        code = driver.wait(timeout=180)
+        assert code == 0, self.tail()
+
+    def tail(self) -> str:
+        return f"{self.log.name}:\n" + self.log.read_text(errors="replace")[-6000:]
+
+    def decided(self) -> int:
+        commits = Path(self.checkpoint, "commits")
+        return max((int(f.name) for f in commits.glob("[0-9]*")), default=-1) if commits.exists() else -1
+
+    def expected_rows(self) -> list[tuple[int, int]]:
+        return sorted((i % 2, i // 2) for i in range(self.produced))
+
+
+def end(driver: subprocess.Popen[bytes]) -> None:
+    """Kill whatever is left of a driver."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+
+
+def wait_until(condition: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)

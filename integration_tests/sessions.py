@@ -1,0 +1,40 @@
+"""The Spark session that integration tests share, and small tools around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import lockstep
+
+
+def shared_session(warehouse: Path) -> SparkSession:
+    """One session for the whole run: starting a JVM is the slowest part of most tests."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("lockstep-tests")
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.warehouse.dir", str(warehouse))
+    )
+    spark = lockstep.configure(builder).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def file_stream(spark: SparkSession, directory: Path, schema: str = "id long, name string") -> DataFrame:
+    """A stream over JSON files in a directory: each file dropped there is a batch. For tests that need no Kafka."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(directory))
+
+
+def drop_file(directory: Path, number: int, rows: list[str]) -> None:
+    """Add a batch of JSON rows, atomically."""
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f".{number}.tmp"
+    temporary.write_text("\n".join(rows) + "\n")
+    temporary.rename(directory / f"{number:05d}.json")
