@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka import admin as confluent_admin
 from pyspark.sql import SparkSession
 
 from integration_tests.native_sink import Run, eventually, observed, produce
@@ -170,11 +163,11 @@ def as_etl(password: str = PASSWORD) -> dict[str, str]:
     }
 
 
-def deny(broker: EmbeddedBroker, kind: ResourceType, name: str) -> None:
-    acl = AclBinding(
-        *(kind, name, ResourcePatternType.LITERAL, "User:etl", "*", AclOperation.READ, AclPermissionType.DENY)
-    )
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+def deny(broker: EmbeddedBroker, kind: str, name: str) -> None:
+    acls: Any = confluent_admin
+    literal, read, denied = acls.ResourcePatternType.LITERAL, acls.AclOperation.READ, acls.AclPermissionType.DENY
+    acl = acls.AclBinding(acls.ResourceType[kind], name, literal, "User:etl", "*", read, denied)
+    admin = acls.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.create_acls([acl]).values():
         future.result(30)
 
@@ -185,8 +178,8 @@ def test_missing_permission_is_an_error_that_names_the_group_or_topic_and_the_ac
     broker, secure = sasl_broker
     broker.create_topic("open", 1)
     broker.create_topic("closed", 1)
-    deny(broker, ResourceType.GROUP, "forbidden-group")
-    deny(broker, ResourceType.TOPIC, "closed")
+    deny(broker, "GROUP", "forbidden-group")
+    deny(broker, "TOPIC", "closed")
     settings = {key.removeprefix("kafka."): value for key, value in as_etl().items()}
     with KafkaAdmin(spark, {"bootstrap.servers": secure, **settings}) as admin:
         with pytest.raises(ConfigurationError, match=r"ACL.*READ on GROUP forbidden-group"):

@@ -97,8 +97,9 @@ class PendingCheckpoint:
         self._move(PendingState.PREPARED, PendingState.COMPLETED)
 
     def discard(self, reason: FailureReason) -> None:
-        """Give it up. A prepared one may only be subsumed: its epochs ride along with a newer checkpoint."""
-        if self.state is PendingState.PREPARED and reason is FailureReason.SUBSUMED:
+        """Give it up. A prepared one only if its epoch rides along with a newer checkpoint, later or after a restart."""
+        rides_along = reason in (FailureReason.SUBSUMED, FailureReason.COORDINATOR_SHUTDOWN)
+        if self.state is PendingState.PREPARED and rides_along:
             self._move(PendingState.PREPARED, PendingState.DISCARDED)
         else:
             self._move(PendingState.WAITING, PendingState.DISCARDED)
@@ -115,7 +116,8 @@ class CompletedCheckpoint:
     """A checkpoint whose epochs Spark has decided: they will be committed, whatever happens.
 
     ``attempts`` is the durable choice: for every epoch that the checkpoint commits, the one attempt to commit. It is
-    stored before the first sink commits, so no other driver can ever choose differently.
+    stored before the first sink commits, so no other driver can ever choose differently. ``doubtful`` epochs were found
+    in a sink's target already, and perhaps by another attempt: nothing that was staged for them may be aborted.
     """
 
     barrier: Barrier
@@ -126,6 +128,7 @@ class CompletedCheckpoint:
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     committed_ms: int | None = None
     commits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by sink uid: e.g. the table's version
+    doubtful: tuple[int, ...] = ()
 
     @property
     def id(self) -> int:
@@ -150,6 +153,7 @@ class CompletedCheckpoint:
             "committed_ms": self.committed_ms,
             "reports": {name: dict(report) for name, report in self.reports.items()},
             "commits": {uid: dict(details) for uid, details in self.commits.items()},
+            "doubtful": list(self.doubtful),
         }
 
     def encode(self) -> bytes:
@@ -168,6 +172,7 @@ class CompletedCheckpoint:
                 committed_ms=None if body["committed_ms"] is None else int(body["committed_ms"]),
                 reports={str(name): dict(report) for name, report in body["reports"].items()},
                 commits={str(uid): dict(details) for uid, details in body["commits"].items()},
+                doubtful=tuple(int(epoch) for epoch in body["doubtful"]),
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CorruptRecordError(f"{where} lacks or garbles a field of a checkpoint: {error!r}") from error

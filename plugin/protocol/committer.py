@@ -14,7 +14,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from lockstep.errors import CommitFailedError, FencedError, MissingRecordError, OrphanedSinkError
+from lockstep.errors import (
+    CheckpointDirectoryError,
+    CommitFailedError,
+    FencedError,
+    MissingRecordError,
+    OrphanedSinkError,
+)
 from lockstep.protocol.barrier import Barrier, CheckpointKind
 from lockstep.protocol.checkpoint import CompletedCheckpoint, PendingCheckpoint, PendingState
 from lockstep.protocol.clock import Clock
@@ -85,7 +91,7 @@ class Committer:
         self._records: dict[int, list[PrepareRecord]] = {}  # pending epochs: one record per attempt
         self._done: dict[str, int] = dict.fromkeys(sinks, -1)  # by sink: highest epoch committed in this run
         self._details: dict[str, Mapping[str, Any]] = {}
-        self._unsure: dict[str, int] = {}  # by sink: up to this epoch, another attempt than the chosen may be visible
+        self._doubtful: set[int] = set()  # pending epochs of which another attempt than the chosen may be visible
         self._recovered_to = -1  # epochs up to this one were prepared by an earlier driver
         self._backoff = 0.0
         self._not_before = 0.0
@@ -104,24 +110,30 @@ class Committer:
         committed = self._store.committed_epoch()
         self._done = dict.fromkeys(self._sinks, committed)
         self._recovered_to = max(self._records, default=-1)
+        self._refuse_old_log(decided, committed)
         for epoch in range(committed + 1, decided + 1):
-            if epoch not in self._records:
-                raise MissingRecordError(
-                    f"epoch {epoch} was decided by Spark (commits/{decided} exists) but {self._storage.describe()} has no "
-                    "prepare record for it, so its rows can't be committed. Restore lockstep/prepared from a backup, or, "
-                    "if the rows may be lost, start over with a new checkpoint directory."
-                )
+            self._choose(epoch)
         self._refuse_removed_sinks(committed)
         latest = self._store.get(committed)
         self._coordinator.restored(self._store.latest)
         if latest is not None:
             self._offsets.restore(latest.barrier)
-        self._discard_losers(committed)
+        self._discard_losers(committed, just_committed=False)
         for epoch in sorted(self._records):
             self._offsets.snapshot(self._choose(epoch).barrier)
         if decided > committed:
             _log.info("recovering epochs %d to %d", committed + 1, decided)
         self._force_checkpoint(decided)
+
+    def _refuse_old_log(self, decided: int, committed: int) -> None:
+        """Spark would number its epochs below ours again, and they would be taken for repetitions."""
+        known = max(committed, self._recovered_to - 1)  # an epoch is prepared only when the one before is decided
+        if decided < known:
+            raise CheckpointDirectoryError(
+                f"Spark's commit log in {self._storage.describe()} ends at epoch {decided}, but epoch {known} was decided: "
+                "'commits' was emptied, or is an old copy. Restore 'offsets' and 'commits' from a backup, or use a new "
+                "checkpoint directory."
+            )
 
     def _refuse_removed_sinks(self, committed: int) -> None:
         for epoch in sorted(self._records):
@@ -144,7 +156,7 @@ class Committer:
         with self._lock:
             self._records.setdefault(record.epoch, []).append(record)
             self._offsets.snapshot(record.barrier)
-            if pending is not None:
+            if pending is not None and pending.state is PendingState.WAITING:  # else expired: it rides along later
                 pending.mark_prepared()
 
     def complete_decided(self, epoch: int) -> None:
@@ -169,12 +181,15 @@ class Committer:
     def _first_uncovered(self, covered: int) -> int | None:
         return min((epoch for epoch in self._records if epoch > covered), default=None)
 
-    def oldest_pending_ms(self) -> int | None:
-        """When the oldest uncommitted epoch was prepared."""
+    def oldest_pending_ms(self, before: int) -> int | None:
+        """When the oldest uncommitted epoch below ``before`` was prepared."""
         with self._lock:
-            committed = self._store.committed_epoch()
-            times = [r.prepared_at_ms for e, records in self._records.items() if e > committed for r in records]
-            return min(times, default=None)
+            pending = [epoch for epoch in self.pending_epochs() if epoch < before]
+            return min((r.prepared_at_ms for epoch in pending for r in self._records[epoch]), default=None)
+
+    def committed_in(self, uid: str) -> int:
+        """Up to this epoch the sink has committed everything, as far as is known in this run."""
+        return self._done.get(uid, -1)
 
     # --- called on the committer's thread ---------------------------------------------------------------------------
 
@@ -187,6 +202,7 @@ class Committer:
         with self._lock:
             decided = self._log.decided()
             self._complete(decided)
+            self._coordinator.expire()
             if force or self._coordinator.due():
                 self._checkpoint_at_rest(decided, force)
             latest = self._store.latest
@@ -206,6 +222,8 @@ class Committer:
 
     def _checkpoint_at_rest(self, decided: int, force: bool) -> None:
         """Checkpoint epochs that were decided without one, when no newer checkpoint is on its way to take them along."""
+        if force and self._coordinator.suspended:
+            self._coordinator.release()  # the query has ended: no newer one is on its way
         if self._coordinator.in_progress or self._uncovered(decided) is None:
             return
         if force:
@@ -238,12 +256,23 @@ class Committer:
 
     def _chosen_attempts(self, checkpoint_id: int) -> dict[int, str]:
         reach("metadata.before")
-        committed = self._store.committed_epoch()
-        epochs = [epoch for epoch in self._records if committed < epoch <= checkpoint_id]
-        return {epoch: self._choose(epoch).attempt.id for epoch in sorted(epochs)}
+        epochs = range(self._store.committed_epoch() + 1, checkpoint_id + 1)
+        return {epoch: self._choose(epoch).origin for epoch in epochs}
 
     def _choose(self, epoch: int) -> PrepareRecord:
-        return choose(self._records[epoch], self._store.chosen_attempt(epoch))
+        """The attempt of a decided epoch to commit. Another driver's record may have to be looked for first."""
+        chosen = self._store.chosen_attempt(epoch)
+        record = choose(self._records.get(epoch, ()), chosen)
+        if record is None:
+            self._read_foreign_records()
+            record = choose(self._records.get(epoch, ()), chosen)
+        if record is None:
+            raise MissingRecordError(
+                f"epoch {epoch} was decided by Spark but {self._storage.describe()} has no prepare record for it"
+                f"{f' and its chosen attempt {chosen}' if chosen else ''}, so its rows can't be committed. Restore "
+                "lockstep/prepared from a backup, or, if the rows may be lost, start over with a new checkpoint directory."
+            )
+        return record
 
     # --- step 8 -----------------------------------------------------------------------------------------------------
 
@@ -254,12 +283,11 @@ class Committer:
         later; the epochs stay pending.
         """
         with self._lock:
-            epochs = [e for e in sorted(self._records) if self._store.committed_epoch() < e <= checkpoint.id]
-            records = [self._choose(epoch) for epoch in epochs]
+            epochs = list(range(self._store.committed_epoch() + 1, checkpoint.id + 1))
         failures: list[Exception] = []
         waiting: list[str] = []
         for uid, sink in self._sinks.items():
-            outcome = self._commit_sink(uid, sink, [r for r in records if r.epoch > self._done[uid]])
+            outcome = self._commit_sink(uid, sink, [epoch for epoch in epochs if epoch > self._done[uid]])
             if outcome.status is CommitStatus.RETRY:
                 waiting.append(f"sink {uid!r}: {outcome.reason}")
             elif outcome.status is CommitStatus.FAILED:
@@ -278,16 +306,27 @@ class Committer:
             return
         self._finish(checkpoint, epochs)
 
-    def _commit_sink(self, uid: str, sink: TwoPhaseCommitSink, records: list[PrepareRecord]) -> CommitOutcome:
-        mine = [record for record in records if uid in record.handles]
-        if not mine:
-            return CommitOutcome.already_done(**self._details.get(uid, {}))
+    def _commit_sink(self, uid: str, sink: TwoPhaseCommitSink, epochs: list[int]) -> CommitOutcome:
+        with self._lock:
+            mine = [record for record in map(self._choose, epochs) if uid in record.handles]
+        outcome = CommitOutcome.already_done()
+        while mine:
+            # Some of what is recovered may be in the target: one by one, so that each outcome speaks of one epoch.
+            alone = mine[0].epoch <= self._recovered_to and outcome.status is not CommitStatus.DONE
+            now, mine = (mine[:1], mine[1:]) if alone else (mine, [])
+            outcome = self._commit_together(uid, sink, now)
+            if not outcome.committed:
+                break
+        return outcome
+
+    def _commit_together(self, uid: str, sink: TwoPhaseCommitSink, mine: list[PrepareRecord]) -> CommitOutcome:
         self._token.check()
         try:
-            prepared = [self._refreshed(uid, sink, record).prepared(uid) for record in mine]
+            mine = [self._refreshed(uid, sink, record) for record in mine]
+            prepared = [one for record in mine if (one := record.prepared(uid)) is not None]
             reach("sink.commit.before")
             method = sink.recover_and_commit if mine[0].epoch <= self._recovered_to else sink.commit_many
-            outcome = method([one for one in prepared if one is not None])
+            outcome = method(prepared)
             reach("sink.commit.after")
         except FencedError:
             raise
@@ -295,33 +334,35 @@ class Committer:
             self._token.check()  # a fenced driver's errors are not worth a retry
             _log.warning("epoch %d: sink %r did not commit: %s", mine[-1].epoch, uid, error, exc_info=True)
             return CommitOutcome.retry(str(error) or repr(error))
-        if outcome.status is CommitStatus.ALREADY_DONE and not self._is_ours(outcome.by_attempt):
+        if outcome.committed and not self._is_ours(outcome.by_attempt):
             return CommitOutcome.failed(
                 f"attempt {outcome.by_attempt} of epoch {mine[-1].epoch} is in the target, and it is none of this "
                 "checkpoint directory's: a copy of the directory is in use elsewhere. Stop that query."
             )
-        if outcome.by_attempt is not None and outcome.by_attempt != mine[-1].attempt.id:
-            self._unsure[uid] = mine[-1].epoch
+        if outcome.status is CommitStatus.ALREADY_DONE and outcome.by_attempt != mine[-1].attempt.id:
+            self._doubtful.update(record.epoch for record in mine)
         if outcome.committed:
-            self._details[uid] = dict(outcome.details)
+            self._details[uid] = {**outcome.details, "attempt": outcome.by_attempt or mine[-1].attempt.id}
         return outcome
 
     def _refreshed(self, uid: str, sink: TwoPhaseCommitSink, record: PrepareRecord) -> PrepareRecord:
-        """The record, after the sink staged its rows again if its target has changed since."""
+        """The record, after the sink staged its rows again if its target has changed since.
+
+        The new record stands beside the old one, or in its place if this driver wrote it, and is found by the attempt that
+        it replaces: the choice of attempts is not touched, so drivers can't overwrite each other's.
+        """
         prepared = record.prepared(uid)
         handle = None if prepared is None else sink.refresh(prepared)
         if handle is None:
             return record
-        fresh = record.with_handle(uid, handle, f"{record.epoch}-{self._token.value}-{self._new_id()}")
+        token = self._token.value
+        fresh = record.with_handle(uid, handle, f"{record.epoch}-{token}-{self._new_id()}", token)
         _log.info("epoch %d: sink %r staged again as attempt %s", record.epoch, uid, fresh.attempt.id)
         self._storage.write(fresh.path, fresh.encode())
         with self._lock:
-            records = self._records[record.epoch]
-            records[records.index(record)] = fresh
-            for checkpoint in self._store.all():
-                if record.epoch in checkpoint.attempts and not checkpoint.committed:
-                    attempts = {**checkpoint.attempts, record.epoch: fresh.attempt.id}
-                    self._store.replace(replace(checkpoint, attempts=attempts))
+            others = [other for other in self._records[record.epoch] if other.path != fresh.path]
+            self._records[record.epoch] = [*others, fresh]
+        self._token.check()  # staging takes its time
         return fresh
 
     def _is_ours(self, attempt_id: str | None) -> bool:
@@ -329,13 +370,20 @@ class Committer:
         if attempt_id is None:
             return True
         with self._lock:
-            self._read_foreign_records()
-            self._store.load()
-            known = {id for records in self._records.values() for record in records for id in record.attempt_ids}
-            stored = {attempt for checkpoint in self._store.all() for attempt in checkpoint.attempts.values()}
-            return attempt_id in known | stored
+            known = [record for records in self._records.values() for record in records]
+        if any(attempt_id in record.attempt_ids for record in known):
+            return True
+        self._token.check()  # a fenced driver can't know what the newer ones have done since
+        if any(attempt_id in r.attempt_ids for r in read_records(self._storage, self._coordinator.lineage)):
+            return True
+        for checkpoint in self._store.stored():
+            committed = [details.get("attempt") for details in checkpoint.commits.values()]
+            if attempt_id in (*checkpoint.attempts.values(), *committed):
+                return True
+        return False
 
     def _finish(self, checkpoint: CompletedCheckpoint, epochs: list[int]) -> None:
+        self._token.check()  # the group, the metadata and the records belong to the newest driver
         reach("offsets.before")
         self._offsets.checkpoint_complete(checkpoint.id)
         reach("offsets.after")
@@ -343,33 +391,43 @@ class Committer:
         with self._lock:
             for one in self._store.all():
                 if one.id <= checkpoint.id and not one.committed:
-                    committed = replace(one, committed_ms=now, commits=dict(self._details))
+                    doubtful = tuple(sorted(self._doubtful & one.attempts.keys()))
+                    committed = replace(one, committed_ms=now, commits=dict(self._details), doubtful=doubtful)
                     self._store.replace(committed)
                     self._coordinator.committed(committed)
             reach("retire.before")
-            self._discard_losers(checkpoint.id)
+            self._discard_losers(checkpoint.id, just_committed=True)
+            self._doubtful.clear()
             self._backoff = 0.0
             self.last_problem = None
         reach("retire.after")
         _log.debug("checkpoint %d committed epochs %s", checkpoint.id, epochs)
 
-    def _discard_losers(self, committed: int) -> None:
+    def _discard_losers(self, committed: int, just_committed: bool) -> None:
         """Retire the records of committed epochs, and abort what was staged for them and not committed.
 
-        Only what is certain not to be visible is aborted: when another attempt than the chosen one was found in the
-        target, or the choice is not known any more, the staged rows are left where they are, invisible.
+        Only what is certain not to be visible is aborted: when another attempt than the chosen one may be in a target, or
+        the choice is not known any more, the staged rows are left where they are, invisible.
         """
         for epoch in [e for e in self._records if e <= committed]:
-            chosen = self._store.chosen_attempt(epoch)
+            chosen = self._store.certain_attempt(epoch)
+            winner = choose(self._records[epoch], chosen) if just_committed else None
             for record in self._records[epoch]:
-                stale = [(old.uid, old.handle) for old in record.replaced]
-                if chosen is not None and record.attempt.id != chosen:
-                    stale += record.handles.items()
-                for uid, handle in stale:
-                    if epoch > self._unsure.get(uid, -1):
-                        self._abort(uid, record, handle)
-                self._storage.delete(record.path)
+                staged = [*record.handles.items(), *((old.uid, old.handle) for old in record.replaced)]
+                if chosen is None or record.committed_early:
+                    staged = []
+                elif chosen in record.attempt_ids:  # the chosen one, before or after it was staged again
+                    staged = [(uid, h) for uid, h in staged if winner is not None and h != winner.handles.get(uid)]
+                for uid, handle in staged:
+                    self._abort(uid, record, handle)
+                self._delete(record)
             del self._records[epoch]
+
+    def _delete(self, record: PrepareRecord) -> None:
+        try:
+            self._storage.delete(record.path)
+        except Exception as error:  # the record of a committed epoch harms nobody; the next start drops it
+            _log.warning("epoch %d: a prepare record could not be retired: %s", record.epoch, error)
 
     def _abort(self, uid: str, record: PrepareRecord, handle: dict[str, Any]) -> None:
         try:

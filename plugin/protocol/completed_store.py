@@ -21,13 +21,14 @@ class CompletedCheckpointStore:
         self._checkpoints: dict[int, CompletedCheckpoint] = {}
 
     def load(self) -> None:
-        """Read what is stored and not known yet: at a start, and when another driver may have added something."""
-        for name in self._storage.list(DIRECTORY):
-            match = re.fullmatch(r"chk-(\d+)", name)
-            if match and int(match[1]) not in self._checkpoints:
-                checkpoint = self._read(int(match[1]))
-                if checkpoint is not None:
-                    self._checkpoints[checkpoint.id] = checkpoint
+        """Read what is stored: at a start."""
+        self._checkpoints = {checkpoint.id: checkpoint for checkpoint in self.stored()}
+
+    def stored(self) -> list[CompletedCheckpoint]:
+        """What is stored at this moment, perhaps by another driver; what is known here does not change."""
+        matches = [re.fullmatch(r"chk-(\d+)", name) for name in self._storage.list(DIRECTORY)]
+        checkpoints = [self._read(int(match[1])) for match in matches if match]
+        return [checkpoint for checkpoint in checkpoints if checkpoint is not None]
 
     def all(self) -> list[CompletedCheckpoint]:
         """Oldest first."""
@@ -45,11 +46,20 @@ class CompletedCheckpointStore:
         return max((c.id for c in self._checkpoints.values() if c.committed), default=-1)
 
     def chosen_attempt(self, epoch: int) -> str | None:
-        """The attempt that a stored checkpoint has chosen for the epoch."""
-        for checkpoint in self.all():
-            if epoch in checkpoint.attempts:
-                return checkpoint.attempts[epoch]
-        return None
+        """The attempt that a stored checkpoint has chosen for the epoch.
+
+        The newest checkpoint decides: an older one that disagrees was stored late, by a driver that was fenced by then.
+        """
+        checkpoint = self._covering(epoch)
+        return None if checkpoint is None else checkpoint.attempts[epoch]
+
+    def certain_attempt(self, epoch: int) -> str | None:
+        """The chosen attempt of a committed epoch, if it is certain that no other one is visible in any sink."""
+        checkpoint = self._covering(epoch)
+        return None if checkpoint is None or epoch in checkpoint.doubtful else checkpoint.attempts[epoch]
+
+    def _covering(self, epoch: int) -> CompletedCheckpoint | None:
+        return next((checkpoint for checkpoint in reversed(self.all()) if epoch in checkpoint.attempts), None)
 
     def add(self, checkpoint: CompletedCheckpoint) -> CompletedCheckpoint:
         """Store a new checkpoint. When another driver was first, its checkpoint is the one that counts: it is returned."""
@@ -68,7 +78,7 @@ class CompletedCheckpointStore:
             del self._checkpoints[old]
             try:
                 self._storage.delete(f"{DIRECTORY}/chk-{old}")
-            except OSError as error:  # a left-over file harms nobody; the next start drops it
+            except Exception as error:  # a left-over file harms nobody; the next start drops it
                 _log.warning("checkpoint %d could not be dropped: %s", old, error)
 
     def _read(self, checkpoint_id: int) -> CompletedCheckpoint | None:

@@ -102,13 +102,19 @@ class CheckpointCoordinator:
         """No periodic checkpoints until the next ``start``; forced ones and savepoints still work."""
         self._periodic = False
 
-    def shutdown(self) -> None:
-        """The query has ended. Waiting checkpoints are given up; prepared ones belong to whoever starts next."""
-        self._shutdown = True
+    @property
+    def suspended(self) -> bool:
+        return not self._periodic
+
+    def release(self) -> None:
+        """The query has ended: nothing in progress will be decided any more. Prepared epochs are left to the next start."""
         for pending in list(self._pending.values()):
-            if pending.state is PendingState.WAITING:
-                self._fail(pending, FailureReason.COORDINATOR_SHUTDOWN)
-        self._pending.clear()
+            self._fail(pending, FailureReason.COORDINATOR_SHUTDOWN)
+
+    def shutdown(self) -> None:
+        """Refuse everything from now on. Waiting checkpoints are given up; prepared epochs are left to the next start."""
+        self._shutdown = True
+        self.release()
 
     def task_running(self, participant: str, running: bool = True) -> None:
         """A source, operator or sink has opened (or closed)."""

@@ -31,7 +31,7 @@ def unseal(kind: str, data: bytes, where: str) -> dict[str, Any]:
         head_line, _, rest = data.decode().partition("\n")
         head = json.loads(head_line)
         stored_kind, stored_format, digest = head["lockstep"], head["format"], head["sha256"]
-    except (UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptRecordError(f"{where} is not a readable {kind}: truncated or damaged. {remedy}") from error
     if stored_kind != kind:
         raise CorruptRecordError(f"{where} holds a {stored_kind!r}, expected a {kind!r}. {remedy}")

@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.config import CheckpointConfig, CheckpointMode
-from lockstep.errors import CheckpointDeclinedError, CheckpointError, CheckpointExpiredError, CommitStalledError
+from lockstep.errors import (
+    CheckpointDeclinedError,
+    CheckpointDirectoryError,
+    CheckpointError,
+    CheckpointExpiredError,
+    CommitStalledError,
+    FencedError,
+    LockstepError,
+)
 from lockstep.protocol.barrier import Barrier
-from lockstep.protocol.checkpoint import FailureReason, PendingCheckpoint
+from lockstep.protocol.checkpoint import AckResult, FailureReason, PendingCheckpoint
 from lockstep.protocol.clock import Clock
 from lockstep.protocol.committer import Committer, DecisionLog
 from lockstep.protocol.coordinator import CheckpointCoordinator
@@ -73,6 +81,7 @@ class EpochRunner:
         self._config = config
         self._clock = clock
         self._engine = surroundings
+        self._early: dict[str, int] = {}  # AT_LEAST_ONCE, by sink: up to here committed before the decision
 
     def run(self, epoch: int, batch: Any) -> None:
         """Prepare the epoch in every sink and return, which lets Spark decide it; or raise, which makes Spark run it again.
@@ -81,10 +90,12 @@ class EpochRunner:
         2. Complete every earlier epoch that Spark has decided; hold this one back while too many wait for their commit.
         3. Open a pending checkpoint, if one is due.
         4. Each sink: begin, write, pre_commit.
-        5. Store the prepare record. Until here any failure raises; nothing undecided returns normally.
+        5. Store the prepare record. Until here any failure raises; nothing undecided returns normally. Then look at the
+           token: a newer driver has either read the record, or is seen here and the epoch is not decided.
         6. Return: Spark writes ``commits/N``. That is the decision.
         """
         reach("epoch.start")
+        self._refuse_decided(epoch)
         barrier = self._log.barrier(epoch)  # 1.
         self._committer.complete_decided(epoch)  # 2.
         self._hold_back(epoch)
@@ -99,12 +110,21 @@ class EpochRunner:
                 _log.warning("epoch %d: attempt %d failed and is repeated: %s", epoch, failures + 1, error)
         reach("epoch.end")  # 6.
 
+    def _refuse_decided(self, epoch: int) -> None:
+        """What is decided is committed from its record; rows of another run of the epoch would never be."""
+        if self._log.is_decided(epoch):
+            raise CheckpointDirectoryError(
+                f"Spark runs epoch {epoch}, which is decided already. Either another driver on the checkpoint directory has "
+                "decided it: start again. Or the directory 'offsets' was emptied: restore it from a backup, or use a new "
+                "checkpoint directory."
+            )
+
     def _attempt(self, barrier: Barrier, batch: Any) -> None:
         attempt_id = f"{barrier.epoch}-{self._token.value}-{self._engine.new_id()}"
         attempt = Attempt(barrier.epoch, attempt_id, self._coordinator.lineage, self._token.value)
         pending = self._trigger(barrier)  # 3.
         handles: dict[str, Handle] = {}
-        record: PrepareRecord | None = None
+        may_be_stored = False
         failing = "source"
         started = self._clock.monotonic()
         try:
@@ -125,10 +145,14 @@ class EpochRunner:
                 reports=reports,
             )
             reach("record.before")
-            self._storage.write(record.path, record.encode())  # 5.
+            data = record.encode()
+            may_be_stored = True
+            self._storage.write(record.path, data)  # 5.
             reach("record.after")
+            self._token.check()
         except Exception as error:
-            raise self._failed(attempt, pending, handles, record, failing, started, error) from error
+            failure = self._failed(attempt, pending, {} if may_be_stored else handles, failing, started, error)
+            raise failure from (None if failure is error else error)
         self._committer.add(record, pending)
         if self._config.mode is CheckpointMode.AT_LEAST_ONCE:
             self._commit_early(record)
@@ -148,9 +172,16 @@ class EpochRunner:
         return reports
 
     def _acknowledge(self, pending: PendingCheckpoint | None, participant: str, report: dict[str, Any]) -> None:
-        if pending is not None:
-            with self._committer.guard():
-                self._coordinator.acknowledge(self._coordinator.lineage, pending.id, participant, report)
+        if pending is None:
+            return
+        with self._committer.guard():
+            result = self._coordinator.acknowledge(self._coordinator.lineage, pending.id, participant, report)
+        if result in (AckResult.DISCARDED, AckResult.UNKNOWN):
+            failure = pending.failure or FailureReason.EXCEPTION
+            kind = CheckpointExpiredError if failure is FailureReason.EXPIRED else CheckpointDeclinedError
+            raise kind(
+                f"epoch {pending.id}: the checkpoint was given up before {participant} was ready: {failure.value}."
+            )
 
     def _prepare(self, bound: BoundSink, attempt: Attempt, rows: Any, handles: dict[str, Handle]) -> dict[str, Any]:
         begun = self._clock.monotonic()
@@ -182,22 +213,23 @@ class EpochRunner:
         attempt: Attempt,
         pending: PendingCheckpoint | None,
         handles: dict[str, Handle],
-        record: PrepareRecord | None,
         failing: str,
         started: float,
         error: Exception,
-    ) -> CheckpointError:
-        """Abort the attempt, discard its checkpoint, and say what happened."""
+    ) -> LockstepError:
+        """Abort what is staged under ``handles``, discard the checkpoint, and say what happened.
+
+        What a stored record names must never be aborted: another driver may have chosen it. It is left to the next start.
+        """
         late = self._clock.monotonic() - started > self._config.timeout.total_seconds()
         if pending is not None:
             reason = FailureReason.EXPIRED if late else FailureReason.DECLINED
             with self._committer.guard():
                 self._coordinator.decline(attempt.lineage, pending.id, failing, reason)
-        if self._record_is_gone(record):
-            for bound in self._sinks:
-                if bound.uid in handles:
-                    self._abort(bound, attempt, handles[bound.uid])
-        if isinstance(error, CheckpointError):
+        for bound in self._sinks:
+            if bound.uid in handles:
+                self._abort(bound, attempt, handles[bound.uid])
+        if isinstance(error, (CheckpointError, FencedError)):
             return error
         if late:
             return CheckpointExpiredError(
@@ -209,16 +241,6 @@ class EpochRunner:
             "Nothing of the epoch is visible; it is run again."
         )
 
-    def _record_is_gone(self, record: PrepareRecord | None) -> bool:
-        """What a stored record names must never be aborted: another driver may yet decide the epoch."""
-        try:
-            if record is not None:
-                self._storage.delete(record.path)
-            return True
-        except Exception as error:
-            _log.warning("a prepare record could not be withdrawn, its rows are left staged: %s", error)
-            return False
-
     def _abort(self, bound: BoundSink, attempt: Attempt, handle: Handle) -> None:
         try:
             bound.sink.abort(attempt, handle)
@@ -226,20 +248,29 @@ class EpochRunner:
             _log.warning("epoch %d: sink %r could not abort, rows are left staged: %s", attempt.epoch, bound.uid, error)
 
     def _commit_early(self, record: PrepareRecord) -> None:
-        """AT_LEAST_ONCE: visible before the decision. What does not succeed now is left to the committer."""
+        """AT_LEAST_ONCE: visible before the decision. What does not succeed now is left to the committer.
+
+        Only when everything before is visible: a sink takes an epoch below its highest for a repetition.
+        """
         for bound in self._sinks:
             prepared = record.prepared(bound.uid)
-            if prepared is not None:
-                try:
-                    bound.sink.commit_many([prepared])
-                except Exception as error:
-                    _log.warning("epoch %d: sink %r did not commit early: %s", record.epoch, bound.uid, error)
+            visible_to = max(self._early.get(bound.uid, -1), self._committer.committed_in(bound.uid))
+            if prepared is None or visible_to < record.epoch - 1:
+                continue
+            try:
+                if bound.sink.commit_many([prepared]).committed:
+                    self._early[bound.uid] = record.epoch
+            except Exception as error:
+                _log.warning("epoch %d: sink %r did not commit early: %s", record.epoch, bound.uid, error)
 
     def _hold_back(self, epoch: int) -> None:
-        """Wait while ``max_pending_epochs`` epochs are uncommitted; give up after the timeout."""
+        """Wait while ``max_pending_epochs`` earlier epochs are uncommitted; give up after the timeout."""
         waited_since = self._clock.monotonic()
         limit = self._config.timeout.total_seconds()
-        while len(pending := self._committer.pending_epochs()) >= self._config.max_pending_epochs or self._too_old():
+        while True:
+            pending = [earlier for earlier in self._committer.pending_epochs() if earlier < epoch]
+            if len(pending) < self._config.max_pending_epochs and not self._too_old(epoch):
+                return
             problem = self._committer.last_problem or "no commit has finished"
             if self._clock.monotonic() - waited_since > limit:
                 raise CommitStalledError(
@@ -248,8 +279,8 @@ class EpochRunner:
                 )
             self._engine.wait_for_commit(1.0)
 
-    def _too_old(self) -> bool:
-        """Whether staged rows near the age at which their sink can't keep them safe (Delta's VACUUM)."""
-        oldest = self._committer.oldest_pending_ms()
+    def _too_old(self, epoch: int) -> bool:
+        """Whether rows staged before near the age at which their sink can't keep them safe (Delta's VACUUM)."""
+        oldest = self._committer.oldest_pending_ms(epoch)
         limits = [limit for bound in self._sinks if (limit := bound.sink.max_pending_seconds()) is not None]
         return oldest is not None and bool(limits) and self._clock.epoch_millis() - oldest > min(limits) * 1000

@@ -37,7 +37,7 @@ class FencingToken:
         while not storage.create(f"{_DIRECTORY}/{value}", seal("fencing token", {"token": value, "owner": owner})):
             value += 1
         for old in taken[:-1]:  # the highest must stay: the next taker counts from it
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 storage.delete(f"{_DIRECTORY}/{old}")
         return cls(storage, value)
 

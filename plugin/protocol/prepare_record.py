@@ -51,6 +51,11 @@ class PrepareRecord:
         return frozenset({self.attempt.id, *(old.attempt for old in self.replaced)})
 
     @property
+    def origin(self) -> str:
+        """The attempt that was prepared in the epoch itself, whatever was staged again since: the one a choice names."""
+        return self.replaced[0].attempt if self.replaced else self.attempt.id
+
+    @property
     def path(self) -> str:
         return f"{DIRECTORY}/{self.epoch:012d}.{self.attempt.token}"
 
@@ -59,11 +64,11 @@ class PrepareRecord:
         handle = self.handles.get(uid)
         return None if handle is None else PreparedEpoch(self.attempt, handle, self.prepared_at_ms)
 
-    def with_handle(self, uid: str, handle: Handle, attempt_id: str) -> PrepareRecord:
-        """The record after the sink staged its rows again."""
+    def with_handle(self, uid: str, handle: Handle, attempt_id: str, token: int) -> PrepareRecord:
+        """The record after the driver with this token let the sink stage its rows again."""
         return replace(
             self,
-            attempt=replace(self.attempt, id=attempt_id),
+            attempt=replace(self.attempt, id=attempt_id, token=token),
             handles={**self.handles, uid: handle},
             replaced=(*self.replaced, Replaced(self.attempt.id, uid, self.handles[uid])),
         )
@@ -126,10 +131,11 @@ def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
     return sorted(records, key=lambda record: (record.epoch, record.attempt.token))
 
 
-def choose(records: Iterable[PrepareRecord], chosen_attempt: str | None = None) -> PrepareRecord:
-    """The one attempt of an epoch to commit: the one already chosen, else that of the newest driver."""
-    candidates = list(records)
-    for record in candidates:
-        if record.attempt.id == chosen_attempt:
-            return record
-    return max(candidates, key=lambda record: record.attempt.token)
+def choose(records: Iterable[PrepareRecord], chosen_attempt: str | None = None) -> PrepareRecord | None:
+    """The one attempt of an epoch to commit: the one already chosen, else that of the newest driver.
+
+    What was staged again stands for the attempt that it replaced. ``None`` when the chosen one is not among the records:
+    no other may take its place.
+    """
+    candidates = [r for r in records if chosen_attempt is None or chosen_attempt in r.attempt_ids]
+    return max(candidates, key=lambda record: record.attempt.token, default=None)
