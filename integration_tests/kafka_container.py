@@ -16,9 +16,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import docker
 from testcontainers.core.container import DockerContainer
 
+import docker
 from lockstep.broker import probe, topics
 from lockstep.broker.guarded import GuardedProcess
 from lockstep.broker.jars import KAFKA_VERSION

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
+from kafka import TopicPartition as ObservedPartition
 from kafka.errors import CoordinatorNotAvailableError
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
-from kafka import TopicPartition as ObservedPartition
 from lockstep.protocol.barrier import TopicPartition
 
 

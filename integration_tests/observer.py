@@ -11,7 +11,6 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-
 from kafka import KafkaAdminClient
 from kafka.errors import CoordinatorNotAvailableError
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import admin as confluent_admin
+from kafka import KafkaConsumer
 from pyspark.sql import SparkSession
 
 from integration_tests.native_sink import Run, eventually, observed, produce
-from kafka import KafkaConsumer
 from lockstep.broker import EmbeddedBroker
 from lockstep.errors import ConfigurationError
 from lockstep.protocol.barrier import TopicPartition
