@@ -78,6 +78,7 @@ class CrashSite:
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, str(DRIVER), json.dumps(everything)],
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -91,8 +92,10 @@ class CrashSite:
     def run_to_end(self, **settings: Any) -> None:
         """A driver that takes all that is there and ends by itself."""
         driver = self.start(available_now=True, **settings)
-        code = driver.wait(timeout=180)
-        assert code == 0, self.tail()
+        try:
+            assert driver.wait(timeout=180) == 0, self.tail()
+        finally:
+            end(driver)
 
     def tail(self) -> str:
         return f"{self.log.name}:\n" + self.log.read_text(errors="replace")[-6000:]
@@ -110,6 +113,8 @@ def end(driver: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
+    if driver.stdin is not None:
+        driver.stdin.close()
 
 
 def wait_until(condition: Any, seconds: float, what: str) -> None:

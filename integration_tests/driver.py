@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,15 @@ from lockstep.sources import KafkaSource
 from lockstep.testing import failpoints
 
 
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # these JVMs live for seconds: compile little
+
+
 def build_session(name: str) -> SparkSession:
     builder = (
         SparkSession.builder.master("local[2]")
         .appName(name)
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", QUICK_START)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -61,6 +66,7 @@ def start_query(spark: SparkSession, settings: dict[str, Any]) -> lockstep.Check
 
 
 def main(settings: dict[str, Any]) -> None:
+    threading.Thread(target=_die_with_the_test, daemon=True).start()
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     point = settings.get("failpoint")
@@ -72,6 +78,12 @@ def main(settings: dict[str, Any]) -> None:
     query = start_query(build_session("driver"), settings)
     Path(settings["started"]).touch()
     query.awaitTermination()
+
+
+def _die_with_the_test() -> None:
+    """The test holds the other end of stdin: when it is gone, so are we."""
+    sys.stdin.read()
+    failpoints.kill_process_group()
 
 
 def _kill_python() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from kafka import KafkaAdminClient
-from kafka.errors import CoordinatorNotAvailableError
+from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
 Row = tuple[int, int]  # partition, offset
 
@@ -52,7 +52,7 @@ class Observer:
             except Exception as error:
                 self.violations.append(f"the observer failed: {error!r}")
                 return
-            time.sleep(0.05)
+            time.sleep(0.3)  # a look costs CPU, and there are few cores
 
     def look(self) -> None:
         """One look. Offsets are read before the table: what they promise must be in it by then."""
@@ -77,7 +77,7 @@ class Observer:
     def group_offsets(self) -> dict[int, int]:
         try:
             offsets = self._admin.list_group_offsets(self.group)[self.group]
-        except CoordinatorNotAvailableError:
+        except (CoordinatorNotAvailableError, NotCoordinatorError, CoordinatorLoadInProgressError):
             return {}  # the broker makes its offsets topic when the first group is asked for
         return {tp.partition: o.offset for tp, o in offsets.items() if tp.topic == self.topic and o.offset >= 0}
 

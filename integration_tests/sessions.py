@@ -15,6 +15,7 @@ def shared_session(warehouse: Path) -> SparkSession:
         SparkSession.builder.master("local[2]")
         .appName("lockstep-tests")
         .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # short-lived: compile little
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

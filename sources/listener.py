@@ -17,6 +17,7 @@ from lockstep.engine.session import require_classic
 from lockstep.engine.spark_log import SparkLog
 from lockstep.engine.storage import open_storage
 from lockstep.protocol.clock import Clock, SystemClock
+from lockstep.protocol.lineage import read_lineage
 from lockstep.sources.group_commit import group_sources
 from lockstep.sources.offset_commit import OffsetCommitter
 from lockstep.sources.plan import sources_of_plan
@@ -53,7 +54,7 @@ class OffsetCommitListener(StreamingQueryListener):
     Not promised: that the group is up to date the moment ``awaitTermination`` returns. Call :meth:`flush` for that. A
     program that ends normally waits for it, up to ten seconds.
 
-    Don't add it for queries started with ``lockstep.checkpointed``: they commit offsets by themselves.
+    Queries started with ``lockstep.checkpointed`` are left alone: they commit offsets by themselves, after their sinks.
 
     Parameters
     ----------
@@ -137,8 +138,10 @@ class OffsetCommitListener(StreamingQueryListener):
         groups = group_sources(self._session, sources_of_plan(execution.analyzedPlan()))
         if not groups:
             return None
-        log = SparkLog(open_storage(self._session, str(execution.resolvedCheckpointRoot())))
-        follower = _Follower(query_id, query, log, OffsetCommitter(groups, self._clock))
+        storage = open_storage(self._session, str(execution.resolvedCheckpointRoot()))
+        if read_lineage(storage) is not None:
+            return None  # started with lockstep.checkpointed: it commits by itself, after its sinks
+        follower = _Follower(query_id, query, SparkLog(storage), OffsetCommitter(groups, self._clock))
         follower.start()
         return follower
 

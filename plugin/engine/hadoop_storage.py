@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lockstep.engine.versions import checkpoint_file_manager
 
@@ -19,7 +19,7 @@ class HadoopStorage:
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = spark._jvm
+        self._jvm = cast("Any", spark._jvm)
         self._path = self._jvm.org.apache.hadoop.fs.Path
         self._root = self._path(root)
         configuration = spark._jsparkSession.sessionState().newHadoopConf()

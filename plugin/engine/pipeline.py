@@ -8,8 +8,8 @@ import random
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from lockstep.config import CheckpointConfig
 from lockstep.engine.commit_thread import CommitThread
@@ -104,11 +104,11 @@ class Pipeline:
             clock,
             Surroundings(self._materialise, self._deadline, self.thread.wait_for_progress),
         )
-        self._stop_query = lambda: None
+        self._stop_query: Callable[[], None] = lambda: None
         for participant in participants:
             self.coordinator.task_running(participant)
 
-    def start(self, stop_query: Any) -> None:
+    def start(self, stop_query: Callable[[], None]) -> None:
         """The Spark query is about to start: commit what earlier drivers left, then begin."""
         self._stop_query = stop_query
         self.coordinator.start()
