@@ -1,0 +1,1 @@
+"""The ``lockstep`` command: one file for each subcommand, and for each idea that it needs."""
