@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.sources.kafka_admin import KafkaAdmin
 from lockstep.sources.offset_commit import GroupSource, OffsetCommitMode
 from lockstep.sources.plan import KafkaStream, StreamSource
 
@@ -30,6 +29,8 @@ def group_sources(spark: SparkSession, streams: Sequence[StreamSource]) -> list[
 
 
 def _group_source(spark: SparkSession, streams: list[KafkaStream]) -> GroupSource:
+    from lockstep.sources.kafka_admin import KafkaAdmin  # loads pyspark, which the command line can do without
+
     first = streams[0]
     group = first.group_id or ""
     admin = KafkaAdmin(spark, first.client_settings)
