@@ -79,6 +79,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         if self.interval is not None:
             _at_least("interval", self.interval, _SMALLEST)
+        _one_of("mode", self.mode, CheckpointMode)
+        _one_of("on_cancellation", self.on_cancellation, RetentionPolicy)
         _at_least("timeout", self.timeout, _SMALLEST)
         _at_least("min_pause", self.min_pause, timedelta(0))
         _at_least("max_concurrent", self.max_concurrent, 1)
@@ -117,10 +119,22 @@ def parse_duration(text: str) -> timedelta:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not match or match[2] not in _MILLIS:
         raise ValueError("not a duration; write for example '250 ms', '10 s', '5 min' or '1 h'")
-    return timedelta(milliseconds=float(match[1]) * _MILLIS[match[2]])
+    try:
+        return timedelta(milliseconds=float(match[1]) * _MILLIS[match[2]])
+    except OverflowError as error:
+        raise ValueError("longer than any duration can be") from error
+
+
+def _one_of(name: str, value: Any, kind: type[Enum]) -> None:
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{name}={value!r} is not a {kind.__name__}: use {', '.join(map(str, kind))}.")
 
 
 def _at_least(name: str, value: Any, least: Any) -> None:
+    if not isinstance(value, type(least)) or isinstance(value, bool):
+        raise ConfigurationError(
+            f"{name}={value!r} is not {'an' if type(least) is int else 'a'} {type(least).__name__}."
+        )
     if value < least:
         raise ConfigurationError(f"{name}={value} is below the least allowed value, {least}.")
 

@@ -8,6 +8,7 @@ it: what Chandy and Lamport's markers find out, Spark lays down in advance.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from lockstep.errors import CorruptRecordError, NewerFormatError
 
 _OFFSET_LOG_VERSION = 1
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _NO_OFFSET = "-"  # what Spark writes for a source that has delivered nothing yet
 
 
@@ -60,7 +62,7 @@ class Barrier:
                 for topic, partitions in topics.items()
                 for partition, offset in partitions.items()
             }
-        except (ValueError, AttributeError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, OverflowError) as error:
             raise CorruptRecordError(
                 f"epoch {self.epoch}: the position of source {source} is not a Kafka offset: {text[:200]!r}"
             ) from error
@@ -87,7 +89,7 @@ class Barrier:
 
 def parse_offset_log(epoch: int, text: str) -> Barrier:
     """Read the barrier of ``epoch`` from the text of Spark's ``offsets/N``."""
-    lines = text.splitlines()
+    lines = _LINE_END.split(text.rstrip("\r\n"))  # as Spark splits; str.splitlines would also split inside of JSON
     where = f"Spark's offset log entry for epoch {epoch}"
     if len(lines) < 2:
         raise CorruptRecordError(f"{where} is truncated: {len(lines)} lines. Restore offsets/{epoch} from a backup.")
@@ -105,5 +107,5 @@ def parse_offset_log(epoch: int, text: str) -> Barrier:
             watermark_ms=int(metadata.get("batchWatermarkMs", 0)),
             positions=tuple(None if line == _NO_OFFSET else line for line in lines[2:]),
         )
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise CorruptRecordError(f"{where} can't be read ({error}). Restore offsets/{epoch} from a backup.") from error

@@ -267,6 +267,7 @@ class Committer:
             self._read_foreign_records()
             record = choose(self._records.get(epoch, ()), chosen)
         if record is None:
+            self._token.check()  # a newer driver may have committed and retired it
             raise MissingRecordError(
                 f"epoch {epoch} was decided by Spark but {self._storage.describe()} has no prepare record for it"
                 f"{f' and its chosen attempt {chosen}' if chosen else ''}, so its rows can't be committed. Restore "

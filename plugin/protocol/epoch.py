@@ -113,6 +113,7 @@ class EpochRunner:
     def _refuse_decided(self, epoch: int) -> None:
         """What is decided is committed from its record; rows of another run of the epoch would never be."""
         if self._log.is_decided(epoch):
+            self._token.check()  # a newer driver may have decided it
             raise CheckpointDirectoryError(
                 f"Spark runs epoch {epoch}, which is decided already. Either another driver on the checkpoint directory has "
                 "decided it: start again. Or the directory 'offsets' was emptied: restore it from a backup, or use a new "

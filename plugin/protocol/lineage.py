@@ -64,9 +64,10 @@ def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
 
     Raises :class:`CheckpointDirectoryError` when the directory belongs to another query.
     """
+    used = bool(storage.list("offsets"))  # before the lineage is read: another first start may be under way
     stored = read_lineage(storage)
     if stored is None:
-        if storage.list("offsets"):
+        if used:
             raise CheckpointDirectoryError(
                 f"{storage.describe()} is the checkpoint directory of a Spark query that was not started by Lockstep. "
                 "Use a new directory; to continue where that query stopped, give the source its offsets "
