@@ -15,6 +15,7 @@ from lockstep.sinks.store_assignment import StoreAssignment
 from lockstep.sinks.two_phase import (
     Attempt,
     CommitOutcome,
+    CommitStatus,
     Handle,
     PreparedEpoch,
     SinkContext,
@@ -218,15 +219,15 @@ class DeltaSink(TwoPhaseCommitSink):
         transaction = self._delta.begin_commit()
         committed = transaction.transaction_version(self._app_id)
         todo = [one for one in prepared if one.epoch > committed]
+        by_attempt = self._committed_attempt(committed) if len(todo) < len(prepared) else None
         if not todo:
-            metadata = json.loads(self._delta.committed_by(self._app_id, last.epoch) or "{}")
-            return CommitOutcome.already_done(by_attempt=metadata.get("attempt"))
+            return CommitOutcome.already_done(by_attempt)
         state = transaction.state()
         if any(TableState.from_json(one.handle["table"]) != state for one in todo):
             return CommitOutcome.retry("the table has changed since the epoch was staged; it is staged again")
         actions = [action for one in todo for action in one.handle["actions"]]
         if not actions:
-            return CommitOutcome.done(rows=0, bytes=0, files=0)  # empty epochs leave no trace in the table
+            return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace in the table
         adds = [_checked_add(action, self.describe()) for action in actions]
         if gone := self._delta.missing_files([add["path"] for add in adds]):
             return CommitOutcome.failed(
@@ -248,12 +249,19 @@ class DeltaSink(TwoPhaseCommitSink):
             query_id=self._context.lineage,
             user_metadata=json.dumps({"lockstep": {"epochs": [one.epoch for one in todo]}, "attempt": last.attempt.id}),
         )
-        return CommitOutcome.done(version=version, **metrics)
+        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, **metrics})
 
     def max_pending_seconds(self) -> float | None:
         return self._delta.tombstone_retention_seconds() / 2
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _committed_attempt(self, epoch: int) -> str | None:
+        """Which attempt of ``epoch`` is in the table, from the log."""
+        try:
+            return json.loads(self._delta.committed_by(self._app_id, epoch) or "{}").get("attempt")  # type: ignore[no-any-return]
+        except (ValueError, AttributeError):
+            return None  # somebody else's words
 
     def _assignment(self, rows: StructType, state: TableState) -> StoreAssignment:
         from pyspark.sql.types import StructType

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ class CommitOutcome:
 
     status: CommitStatus
     reason: str = ""
-    by_attempt: str | None = None  # with ALREADY_DONE: whose rows are there, when the sink knows
+    by_attempt: str | None = None  # whose rows were there already, when some were and the sink knows
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -116,6 +116,9 @@ class TwoPhaseCommitSink(ABC):
     What is *not* promised to a sink: that ``commit`` follows ``pre_commit`` soon, or in the same process; that an epoch's
     first attempt is the one committed; that ``abort`` is called for everything that was begun (a crash may prevent it).
 
+    In mode AT_LEAST_ONCE ``commit`` is called on the query's thread too, before the decision, perhaps while the
+    committer's thread is committing an earlier epoch.
+
     Exceptions: in phase 1 any exception fails the attempt, and the epoch is run again. In ``commit`` an exception counts
     as ``RETRY``: raise freely when the outcome is not known.
     """
@@ -159,12 +162,15 @@ class TwoPhaseCommitSink(ABC):
         The outcome stands for all of them; each epoch must still become visible all at once.
         """
         outcome = CommitOutcome.already_done()
+        by_attempt = None
         for one in prepared:
             last = self.commit(one)
             if not last.committed:
                 return last
-            outcome = last if last.status is CommitStatus.DONE or outcome.status is not CommitStatus.DONE else outcome
-        return outcome
+            by_attempt = last.by_attempt or by_attempt
+            if last.status is CommitStatus.DONE or outcome.status is not CommitStatus.DONE:
+                outcome = last
+        return replace(outcome, by_attempt=by_attempt)
 
     def refresh(self, prepared: PreparedEpoch) -> Handle | None:
         """Stage again when the target changed since staging (a schema change, say); ``None`` when nothing is to do.

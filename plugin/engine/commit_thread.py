@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lockstep.errors import CheckpointError, CommitStalledError
+from lockstep.errors import CheckpointError, CommitStalledError, LockstepError
 from lockstep.protocol.committer import Committer, DecisionLog
 
 _log = logging.getLogger(__name__)
@@ -15,6 +15,7 @@ _POLL = 0.01  # while an epoch waits for its decision: one look at a file
 _SLOW_POLL = 0.2  # when it has waited for long, or a timer or backoff is running
 _IDLE = 1.0
 _PATIENCE = 5.0
+_STORAGE_PATIENCE = 60.0  # how long the checkpoint directory may be out of reach
 
 
 class CommitThread:
@@ -79,10 +80,18 @@ class CommitThread:
             time.sleep(_SLOW_POLL)
 
     def _run(self) -> None:
+        failing_since: float | None = None
         while not self._stop:
             try:
                 pause = self._step()
-            except BaseException as error:
+                failing_since = None
+            except Exception as error:
+                failing_since = failing_since or time.monotonic()
+                if not isinstance(error, LockstepError) and time.monotonic() - failing_since < _STORAGE_PATIENCE:
+                    _log.warning("the committer is held up and tries again: %s", error)
+                    self._wake.wait(_IDLE)
+                    self._wake.clear()
+                    continue
                 self.failure = error
                 _log.exception("phase 2 stopped: %s", error)
                 with self._progress:

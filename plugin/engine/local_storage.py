@@ -63,13 +63,22 @@ class LocalStorage:
         return self._root / path
 
     def _temporary(self, target: Path, data: bytes) -> Path:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_directory(target.parent)
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
         with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         return temporary
+
+
+def _make_directory(directory: Path) -> None:
+    """Create a directory and its parents so that they survive a loss of power."""
+    missing = [directory, *directory.parents]
+    missing = missing[: next(i for i, parent in enumerate(missing) if parent.is_dir())]
+    directory.mkdir(parents=True, exist_ok=True)
+    for created in missing:
+        _sync_directory(created.parent)
 
 
 def _sync_directory(directory: Path) -> None:

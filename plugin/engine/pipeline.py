@@ -148,7 +148,7 @@ class Pipeline:
 
     def delete_directory(self) -> None:
         """DELETE_ON_CANCELLATION: the next start begins a new lineage."""
-        for name in self.storage.list(""):
+        for name in sorted(self.storage.list(""), key=lambda name: name == "lockstep"):  # ours last: a crash is seen
             self.storage.delete(name)
 
     def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:

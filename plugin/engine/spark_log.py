@@ -26,7 +26,7 @@ class SparkLog:
     def is_decided(self, epoch: int) -> bool:
         """Whether ``epoch`` is decided. One look at a file in the common case, made for polling."""
         if epoch > self._decided and self._storage.exists(f"commits/{epoch}"):
-            self._decided = epoch
+            self._decided = max(self._decided, epoch)
         return epoch <= self._decided
 
     def planned(self) -> int:
@@ -41,7 +41,7 @@ class SparkLog:
                 f"{self._storage.describe()}/offsets/{epoch} is missing, though epoch {epoch} is running or decided. "
                 "Did something clean the checkpoint directory? Restore it from a backup."
             )
-        return parse_offset_log(epoch, data.decode())
+        return parse_offset_log(epoch, data.decode(errors="replace"))  # damage shows up as JSON that can't be read
 
     def _highest(self, directory: str) -> int:
         return max((int(name) for name in self._storage.list(directory) if name.isdigit()), default=-1)

@@ -92,6 +92,7 @@ class Committer:
         self._done: dict[str, int] = dict.fromkeys(sinks, -1)  # by sink: highest epoch committed in this run
         self._details: dict[str, Mapping[str, Any]] = {}
         self._doubtful: set[int] = set()  # pending epochs of which another attempt than the chosen may be visible
+        self._decided = -1  # as far as is known here
         self._recovered_to = -1  # epochs up to this one were prepared by an earlier driver
         self._backoff = 0.0
         self._not_before = 0.0
@@ -173,13 +174,7 @@ class Committer:
     def awaits_decision(self) -> int | None:
         """The lowest epoch that is prepared and, as far as is known, not decided."""
         with self._lock:
-            latest = self._store.latest
-            covered = latest.id if latest else -1
-            waiting = [p.id for p in self._coordinator.in_progress if p.state is PendingState.PREPARED]
-            return min(waiting, default=None) if waiting else self._first_uncovered(covered)
-
-    def _first_uncovered(self, covered: int) -> int | None:
-        return min((epoch for epoch in self._records if epoch > covered), default=None)
+            return min((epoch for epoch in self._records if epoch > self._decided), default=None)
 
     def oldest_pending_ms(self, before: int) -> int | None:
         """When the oldest uncommitted epoch below ``before`` was prepared."""
@@ -217,7 +212,8 @@ class Committer:
 
     def _complete(self, decided: int) -> None:
         """7. The checkpoint completes: metadata stored, older ones subsumed, listeners notified."""
-        if self._coordinator.complete(decided, self._chosen_attempts) is not None:
+        self._decided = max(self._decided, decided)
+        if self._coordinator.complete(decided, self._chosen_attempts, self._summed_reports) is not None:
             reach("metadata.after")
 
     def _checkpoint_at_rest(self, decided: int, force: bool) -> None:
@@ -258,6 +254,17 @@ class Committer:
         reach("metadata.before")
         epochs = range(self._store.committed_epoch() + 1, checkpoint_id + 1)
         return {epoch: self._choose(epoch).origin for epoch in epochs}
+
+    def _summed_reports(self, checkpoint_id: int) -> dict[str, dict[str, Any]]:
+        """What the participants reported, over all epochs since the checkpoint before: figures are added up."""
+        latest = self._store.latest
+        summed: dict[str, dict[str, Any]] = {}
+        for epoch in range((latest.id if latest else self._store.committed_epoch()) + 1, checkpoint_id + 1):
+            for participant, report in self._choose(epoch).reports.items():
+                before = summed.setdefault(participant, {})
+                for name, value in report.items():
+                    before[name] = before.get(name, 0) + value if isinstance(value, int) else value
+        return summed
 
     def _choose(self, epoch: int) -> PrepareRecord:
         """The attempt of a decided epoch to commit. Another driver's record may have to be looked for first."""

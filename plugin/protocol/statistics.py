@@ -91,6 +91,7 @@ class CheckpointStatistics:
         entry = self._entry(checkpoint.id)
         if entry is not None:
             entry.status, entry.completed_ms = "completed", checkpoint.completed_ms
+            entry.reports = checkpoint.reports
 
     def committed(self, checkpoint: CompletedCheckpoint) -> None:
         self.counts["committed"] += 1
