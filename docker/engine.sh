@@ -13,7 +13,7 @@ BASE_IMAGE=${LOCKSTEP_BASE_IMAGE:-eclipse-temurin:17-jre}
 PULL_SECONDS=${LOCKSTEP_PULL_SECONDS:-120}
 START_SECONDS=60
 DEBIAN_SUITE=bookworm
-DEBIAN_MIRROR=${LOCKSTEP_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+DEBIAN_MIRROR=${LOCKSTEP_DEBIAN_MIRROR:-} # debootstrap's own default when empty
 STATE=/var/run/lockstep-docker
 PID_FILE=$STATE/dockerd.pid
 LOG_FILE=$STATE/dockerd.log
@@ -75,7 +75,7 @@ make_base_image() {
     # shellcheck disable=SC2064
     trap "rm -rf '$root'" EXIT
     debootstrap --variant=minbase --include=openjdk-17-jre-headless,ca-certificates \
-        "$DEBIAN_SUITE" "$root/fs" "$DEBIAN_MIRROR" >"$root/log" 2>&1 ||
+        "$DEBIAN_SUITE" "$root/fs" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$root/log" 2>&1 ||
         { tail -n 20 "$root/log" >&2; fail "debootstrap failed. Its last lines are above."; }
     if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
         cp /usr/local/share/ca-certificates/*.crt "$root/fs/usr/local/share/ca-certificates/"

@@ -23,7 +23,6 @@ from lockstep.sinks import DeltaSink
 from lockstep.sources import KafkaSource
 from lockstep.testing import failpoints
 
-
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # these JVMs live for seconds: compile little
 
 

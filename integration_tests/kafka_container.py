@@ -7,18 +7,20 @@ also when that was killed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import docker
 from testcontainers.core.container import DockerContainer
 
-import docker
 from lockstep.broker import probe, topics
 from lockstep.broker.guarded import GuardedProcess
 from lockstep.broker.jars import KAFKA_VERSION
@@ -55,7 +57,13 @@ def engine_answers() -> bool:
 
 
 def build_missing_image() -> None:
-    """Build our image unless the engine has it."""
+    """Build our image unless the engine has it. Test processes that run side by side build it once."""
+    with open(Path(tempfile.gettempdir(), "lockstep-build-image.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build_if_missing()
+
+
+def _build_if_missing() -> None:
     client = docker.from_env()
     try:
         if client.images.list(name=IMAGE):

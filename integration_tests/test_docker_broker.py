@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import docker
 import pytest
 from confluent_kafka.admin import AdminClient
 
-import docker
 from integration_tests.kafka_container import OUTSIDE_PORT, KafkaContainer
 from integration_tests.records import consume, produce
 
