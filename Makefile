@@ -28,7 +28,7 @@ unit: setup ## the protocol and everything else that needs no JVM, in seconds
 	$(BIN)/python -m pytest unit_tests $(ARGS)
 
 integration: setup ## real Spark, real Kafka (Docker if there is an engine, embedded otherwise), real Delta
-	$(BIN)/python -m pytest integration_tests $(ARGS)
+	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup typing ## ruff and mypy --strict
 	$(BIN)/ruff check .

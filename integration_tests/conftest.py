@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from integration_tests.crash_site import CrashSite
 from integration_tests.kafka_container import KafkaContainer, build_missing_image, engine_answers
 from integration_tests.sessions import shared_session
 from lockstep.broker import EmbeddedBroker
@@ -92,3 +94,9 @@ def make_topic(kafka: Broker) -> MakeTopic:
 def topic(request: pytest.FixtureRequest, make_topic: MakeTopic) -> str:
     """A fresh topic. ``@pytest.mark.parametrize("topic", [5], indirect=True)`` gives it five partitions."""
     return make_topic(getattr(request, "param", DEFAULT_PARTITIONS))
+
+
+@pytest.fixture
+def site(tmp_path: Path, kafka: Broker, make_topic: MakeTopic) -> CrashSite:
+    """A topic of two partitions, a table and a checkpoint directory, for drivers that die."""
+    return CrashSite(tmp_path, kafka.bootstrap_servers, make_topic(2))

@@ -18,6 +18,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from integration_tests.observer import Observer, read_rows
+
 DRIVER = Path(__file__).with_name("driver.py")
 
 
@@ -122,3 +124,33 @@ def wait_until(condition: Any, seconds: float, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def die_at_each(site: CrashSite, points: tuple[str, ...]) -> None:
+    """One directory, one kill per point: every start recovers from the kill before it, under load."""
+    site.produce(300)
+    with observe(site) as observer:
+        with site.producing(rows_per_second=30):
+            for number, point in enumerate(points):
+                driver = site.start(failpoint=point, hit=2 + number % 2)
+                try:
+                    assert driver.wait(timeout=120) == -signal.SIGKILL, f"{point}: {site.tail()}"
+                finally:
+                    end(driver)
+                assert not observer.violations, f"{point}: {observer.violations[:5]}"
+        site.run_to_end(rows_per_epoch=1000)
+    assert_exactly_once(site, observer)
+    assert observer.looks > 20
+    assert len(observer.partial_views) > 5, "the observer must have seen the table grow"
+    assert len(observer.offset_moves) > 3, "the observer must have seen the group move"
+
+
+def observe(site: CrashSite) -> Observer:
+    return Observer(site.bootstrap_servers, site.topic, site.group, site.table, site.checkpoint)
+
+
+def assert_exactly_once(site: CrashSite, observer: Observer) -> None:
+    assert not observer.violations, observer.violations[:5]
+    assert sorted(read_rows(site.table)) == site.expected_rows()
+    assert sum(observer.group_offsets().values()) == site.produced
+    assert not [f for f in Path(site.checkpoint, "lockstep", "prepared").glob("*") if f.name[0].isdigit()]

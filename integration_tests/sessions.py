@@ -20,6 +20,7 @@ def shared_session(warehouse: Path) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # VACUUM lists with so many tasks
         .config("spark.sql.warehouse.dir", str(warehouse))
     )
     spark = lockstep.configure(builder).getOrCreate()

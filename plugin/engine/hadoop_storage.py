@@ -66,7 +66,7 @@ class HadoopStorage:
         self._files.delete(self._at(path))
 
     def _at(self, path: str) -> Any:
-        return self._path(self._root, path)
+        return self._path(self._root, path) if path else self._root
 
     def _write(self, path: str, data: bytes, overwrite: bool) -> None:
         target = self._at(path)

@@ -1,0 +1,13 @@
+"""A driver killed with SIGKILL at each step before the decision loses and repeats nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration_tests.crash_site import CrashSite, die_at_each
+from lockstep.testing.failpoints import POINTS
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_or_repeated_when_the_driver_dies_at_each_step_before_the_decision(site: CrashSite) -> None:
+    die_at_each(site, POINTS[: POINTS.index("epoch.end") + 1])
