@@ -90,6 +90,31 @@ def test_two_sinks_with_one_uid(stream: Any, place: Path) -> None:
         writer(stream, place).sink(DeltaSink(str(place / "other")), uid="lake")
 
 
+def test_one_sink_object_under_two_uids(stream: Any, place: Path) -> None:
+    """It would have one application id in the table, and the second sink's rows would be taken for repetitions."""
+    sink = DeltaSink(str(place / "table"))
+    with pytest.raises(ConfigurationError, match="a sink object for each uid"):
+        lockstep.checkpointed(stream).sink(sink, uid="one").sink(sink, uid="two")
+
+
+def test_secret_in_a_misplaced_option_is_not_repeated(stream: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        lockstep.checkpointed(stream).option("kafka.sasl.jaas.config", 'password="hunter22"')
+    assert "hunter22" not in str(refused.value)
+
+
+def test_name_of_a_running_query_is_refused_before_it_is_fenced(stream: Any, place: Path) -> None:
+    running = writer(stream, place).queryName("orders").trigger(processingTime="0 seconds").start()
+    try:
+        with pytest.raises(ConfigurationError, match="a query of this name is running"):
+            writer(stream, place).queryName("orders").start()
+        drop_file(place / "input", 1, ['{"id": 2, "name": "b"}'])
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    assert rows(place) == [1, 2]
+
+
 @pytest.mark.parametrize("uid", ["", "a b", "../x", "é", 7])
 def test_unusable_uid(stream: Any, place: Path, uid: Any) -> None:
     with pytest.raises(ConfigurationError, match="uid="):

@@ -182,6 +182,8 @@ def test_rows_are_cast_to_the_table_and_values_that_do_not_fit_fail_the_write(ha
         ("id BIGINT, name DATE", "'name' is string in the rows and date in the table"),
         ("id BIGINT, name STRING, must BIGINT NOT NULL", "'must' is NOT NULL"),
         ("id STRUCT<a: INT>, name STRING", "'id' is bigint in the rows and struct<a:int>"),
+        ("id TIMESTAMP, name STRING", "'id' is bigint in the rows and timestamp"),
+        ("id BIGINT, name ARRAY<VARCHAR(3)>", "CHAR or VARCHAR inside of array<varchar(3)>"),
     ],
 )
 def test_table_that_cannot_take_the_rows_is_refused_at_start(
@@ -194,8 +196,36 @@ def test_table_that_cannot_take_the_rows_is_refused_at_start(
     assert "cast" in str(refused.value)
 
 
-def test_new_columns_are_added_when_asked_for(harness: Harness, rows: Any) -> None:
-    harness.sql("CREATE TABLE TABLE_ (id BIGINT) USING delta")
+def test_structs_go_by_the_names_of_their_fields(harness: Harness, rows: Any) -> None:
+    place = rows(0, 3).select("id", F.struct(F.lit(1.5).alias("lon"), F.lit(2.5).alias("lat")).alias("place"))
+    harness.sql("CREATE TABLE TABLE_ (id BIGINT, place STRUCT<lat: DOUBLE, lon: DOUBLE>) USING delta")
+    with pytest.raises(SchemaMismatchError, match="'place' is struct<lon:double,lat:double> in the rows"):
+        harness.open(place)
+
+
+def test_values_inside_of_structs_and_arrays_are_widened(harness: Harness, rows: Any) -> None:
+    deep = rows(0, 3).select("id", F.struct(F.lit(1).alias("n"), F.array(F.lit(2)).alias("a")).alias("s"))
+    harness.sql("CREATE TABLE TABLE_ (id BIGINT, s STRUCT<n: BIGINT, a: ARRAY<BIGINT>>) USING delta")
+    sink = harness.open(deep)
+    harness.commit(sink, harness.stage(sink, 0, deep))
+    assert OutsideReader(harness.path).to_pyarrow_table()["s"].to_pylist() == [{"n": 1, "a": [2]}] * 3
+
+
+def test_columns_with_odd_names_and_not_null_literals_are_stored(harness: Harness, rows: Any) -> None:
+    odd = rows(0, 2).select("id", F.lit(1).alias("a.b"), F.lit("x").alias("c`d"))
+    properties = {"delta.columnMapping.mode": "name"}
+    sink = harness.open(odd, DeltaSink(harness.path, properties=properties))
+    harness.commit(sink, harness.stage(sink, 0, odd))
+    seen = harness.spark.read.format("delta").load(harness.path)
+    assert sorted(tuple(row) for row in seen.collect()) == [(0, 1, "x"), (1, 1, "x")]
+    assert all(field.nullable for field in seen.schema.fields), "a literal must not make a NOT NULL column"
+
+
+@pytest.mark.parametrize("table", ["(id BIGINT NOT NULL)", "(id BIGINT) PARTITIONED BY (id)"])
+def test_new_columns_are_added_when_asked_for(harness: Harness, rows: Any, table: str) -> None:
+    columns, _, partitioned = table.partition(" PARTITIONED")
+    columns = columns if not partitioned else "(id BIGINT, other STRING)"
+    harness.sql(f"CREATE TABLE TABLE_ {columns} USING delta{' PARTITIONED' + partitioned if partitioned else ''}")
     sink = harness.open(rows(0, 1), DeltaSink(harness.path, merge_schema=True))
     harness.commit(sink, harness.stage(sink, 0, rows(0, 2)))
     assert OutsideReader(harness.path).to_pyarrow_table()["name"].to_pylist() == ["n0", "n1"]
@@ -297,6 +327,31 @@ def test_column_mapping_enabled_between_staging_and_commit_stages_again(harness:
     second = harness.stage(sink, 1, rows(10, 20))
     assert harness.commit(sink, prepared, second).status is CommitStatus.DONE
     assert harness.spark.read.format("delta").load(harness.path).where("name = concat('n', id)").count() == 20
+
+
+def test_staged_again_on_a_table_with_column_mapping_keeps_nested_values(harness: Harness, rows: Any) -> None:
+    deep = rows(0, 5).select(
+        "id", "name", F.struct(F.col("id").alias("n"), F.array(F.struct(F.lit("x").alias("y"))).alias("a")).alias("s")
+    )
+    sink = harness.open(deep, DeltaSink(harness.path, properties={"delta.columnMapping.mode": "name"}))
+    prepared = harness.stage(sink, 0, deep)
+    harness.sql("ALTER TABLE TABLE_ ADD COLUMNS (extra STRING)")
+    harness.sql("ALTER TABLE TABLE_ RENAME COLUMN name TO title")
+    assert harness.commit(sink, prepared).status is CommitStatus.DONE
+    seen = harness.spark.read.format("delta").load(harness.path).orderBy("id")
+    assert [(row["title"], row["s"]["n"], row["s"]["a"][0]["y"]) for row in seen.collect()] == [
+        (f"n{n}", n, "x") for n in range(5)
+    ]
+
+
+def test_column_dropped_between_staging_and_commit_is_left_out(harness: Harness, rows: Any) -> None:
+    sink = harness.open(rows(0, 1), DeltaSink(harness.path, properties={"delta.columnMapping.mode": "name"}))
+    prepared = harness.stage(sink, 0, rows(0, 5))
+    harness.sql("ALTER TABLE TABLE_ DROP COLUMN name")
+    assert harness.commit(sink, prepared).status is CommitStatus.DONE
+    assert [tuple(r) for r in harness.spark.read.format("delta").load(harness.path).orderBy("id").collect()] == [
+        (n,) for n in range(5)
+    ]
 
 
 def test_other_writers_and_optimize_are_tolerated(harness: Harness, rows: Any) -> None:

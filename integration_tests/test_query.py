@@ -240,8 +240,45 @@ def test_sink_of_the_documentation_works(bench: Bench, tmp_path: Path) -> None:
     writer.sink(names["DirectorySink"](tmp_path / "files"), uid="files").trigger(
         availableNow=True
     ).start().awaitTermination()
-    assert [p.name for p in (tmp_path / "files").iterdir()] == ["epoch=0"]
-    assert bench.spark.read.json(str(tmp_path / "files/epoch=0")).count() == 2
+    (epoch,) = (tmp_path / "files").iterdir()
+    assert epoch.name.endswith("-epoch-0")
+    assert bench.spark.read.json(str(epoch)).count() == 2
+
+
+def test_listener_that_waits_for_the_query_gets_an_error_instead_of_a_deadlock(bench: Bench) -> None:
+    errors: list[Exception] = []
+
+    class Stopper(CheckpointListener):
+        def checkpoint_completed(self, checkpoint: CompletedCheckpoint) -> None:
+            for call in (query.stop, query.checkpoint):
+                try:
+                    call()
+                except Exception as error:
+                    errors.append(error)
+
+    bench.add(0)
+    query = bench.writer().listener(Stopper()).trigger(processingTime="0 seconds").start()
+    query.processAllAvailable()
+    query.stop()
+    assert [type(error) for error in errors] == [lockstep.LockstepError] * 2
+    assert "would wait for itself" in str(errors[0])
+    assert bench.ids() == [0]
+
+
+def test_handle_that_nobody_kept_is_still_drained_at_exit(bench: Bench) -> None:
+    import gc
+
+    from lockstep.engine import query as module
+
+    bench.add(0)
+    run_id = bench.writer().trigger(availableNow=True).start().runId
+    gc.collect()
+    assert run_id in {query.runId for query in module._open}
+    for query in bench.spark.streams.active:
+        query.awaitTermination()
+    module._drain_at_exit()
+    assert bench.ids() == [0]
+    assert run_id not in {query.runId for query in module._open}
 
 
 def _hours(hours: float) -> Any:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from lockstep.choices import choose
 from lockstep.errors import ConfigurationError
 
 PREFIX = "spark.lockstep."
@@ -102,7 +103,7 @@ class CheckpointConfig:
             if name is None:
                 close = difflib.get_close_matches(key, _SETTINGS, n=1)
                 hint = f"Did you mean {close[0]}?" if close else f"Valid settings: {', '.join(sorted(_SETTINGS))}."
-                raise ConfigurationError(f"unknown setting {key}={text!r}. {hint}")
+                raise ConfigurationError(f"unknown setting {key}. {hint}")
             try:
                 values[name] = _PARSERS[name](text)
             except ValueError as error:
@@ -145,25 +146,15 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _choice(kind: type[Enum]) -> Callable[[str], Enum]:
-    def parse(text: str) -> Enum:
-        for member in kind:
-            if text.strip().lower() in (member.value, member.name.lower()):
-                return member
-        raise ValueError(f"use one of {', '.join(str(member.value) for member in kind)}")
-
-    return parse
-
-
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "interval": parse_duration,
     "timeout": parse_duration,
     "min_pause": parse_duration,
     "max_concurrent": int,
     "tolerable_failures": int,
-    "mode": _choice(CheckpointMode),
+    "mode": lambda text: choose(CheckpointMode, text, f"{PREFIX}mode"),
     "retained": int,
-    "on_cancellation": _choice(RetentionPolicy),
+    "on_cancellation": lambda text: choose(RetentionPolicy, text, f"{PREFIX}onCancellation"),
     "max_pending_epochs": int,
 }
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
-_WEEK = 7 * 24 * 3600
+_PHYSICAL = "delta.columnMapping.physicalName"
 _FORGETTING = "delta.setTransactionRetentionDuration"
 
 
@@ -92,7 +92,7 @@ class DeltaSink(TwoPhaseCommitSink):
         self._create_if_missing(context.schema)
         self._delta = DeltaTableLog(context.spark, self._location())
         self._add_new_columns()
-        state = self._delta.latest()
+        state = self._delta.latest().state
         if self._partition_by and self._partition_by != state.partition_columns:
             raise ConfigurationError(
                 f"{self.describe()} is partitioned by {list(state.partition_columns)}, not by partition_by="
@@ -114,7 +114,7 @@ class DeltaSink(TwoPhaseCommitSink):
             return
         builder = DeltaTable.createIfNotExists(spark)
         builder = builder.location(self._path) if self._path is not None else builder.tableName(str(self._table))
-        builder = builder.addColumns(schema)
+        builder = builder.addColumns(_nullable(schema))
         if self._partition_by:
             builder = builder.partitionedBy(*self._partition_by)
         for key, value in self._properties.items():
@@ -135,11 +135,10 @@ class DeltaSink(TwoPhaseCommitSink):
     def _add_new_columns(self) -> None:
         """A schema change is a commit of its own, before anything is staged under it."""
         context = self._context
-        new = self._assignment(context.schema, self._delta.latest()).new_columns()
+        new = self._assignment(context.schema, self._delta.latest().state).new_columns()
         if new and self._merge_schema:
-            empty = context.spark.createDataFrame([], context.schema).select(*[f"`{name}`" for name in new])
-            writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
-            writer.save(self._delta.path)
+            columns = ", ".join(f"{_quoted(name)} {context.schema[name].dataType.simpleString()}" for name in new)
+            context.spark.sql(f"ALTER TABLE delta.{_quoted(self._delta.path)} ADD COLUMNS ({columns})")
             _log.info("%s: added columns %s", self.describe(), ", ".join(new))
 
     def _refuse_forgetful_table(self) -> None:
@@ -164,9 +163,10 @@ class DeltaSink(TwoPhaseCommitSink):
         return {"attempt": attempt.id}
 
     def write(self, handle: Handle, batch: DataFrame) -> None:
-        assignment = self._assignment(batch.schema, self._delta.known())
+        view = self._delta.known()
+        assignment = self._assignment(batch.schema, view.state)
         assignment.check()
-        self._staged[handle["attempt"]] = self._delta.stage(assignment.apply(batch))
+        self._staged[handle["attempt"]] = (view.state, self._delta.stage(assignment.apply(batch), view))
 
     def pre_commit(self, handle: Handle) -> Handle:
         state, actions = self._staged.pop(handle["attempt"])
@@ -193,22 +193,26 @@ class DeltaSink(TwoPhaseCommitSink):
 
     def refresh(self, prepared: PreparedEpoch) -> Handle | None:
         staged = TableState.from_json(prepared.handle["table"])
-        if self._delta.known() == staged:
+        if self._delta.known().state == staged:
             return None  # when that is behind, the commit itself finds out and asks to come back here
-        current = self._delta.latest()
-        if current == staged or self._delta.transaction_version(self._app_id) >= prepared.epoch:
+        view = self._delta.latest()
+        if view.state == staged or self._delta.transaction_version(self._app_id) >= prepared.epoch:
             return None
         _log.warning("%s has changed since epoch %d was staged: staging it again", self.describe(), prepared.epoch)
-        rows = self._read_staged(prepared.handle, staged)
-        assignment = self._assignment(rows.schema, current)
+        rows = _with_names_of_now(self._read_staged(prepared.handle, staged), staged, view.state)
+        assignment = self._assignment(rows.schema, view.state)
         try:
             assignment.check()
         except SchemaMismatchError as error:
             raise SchemaMismatchError(
                 f"epoch {prepared.epoch} was staged before {self.describe()} was changed, and does not fit any more: {error}"
             ) from error
-        state, actions = self._delta.stage(assignment.apply(rows))
-        return self._handle(prepared.attempt.id, state, actions)
+        fresh = self._handle(prepared.attempt.id, view.state, self._delta.stage(assignment.apply(rows), view))
+        if fresh["metrics"]["rows"] != prepared.handle["metrics"]["rows"]:
+            raise ValueError(
+                f"epoch {prepared.epoch}: not as many rows were staged again as before: are files missing?"
+            )
+        return fresh
 
     def commit(self, prepared: PreparedEpoch) -> CommitOutcome:
         return self.commit_many([prepared])
@@ -232,7 +236,7 @@ class DeltaSink(TwoPhaseCommitSink):
         if gone := self._delta.missing_files([add["path"] for add in adds]):
             return CommitOutcome.failed(
                 f"{len(gone)} staged data files are gone (first: {gone[0]}), probably removed by VACUUM with a retention "
-                "shorter than the commit was delayed. Restore them (versioned storage, backup), or rewind the pipeline."
+                "shorter than the commit was delayed. Restore them from versioned storage or a backup."
             )
         metrics = _sum([one.handle["metrics"] for one in todo])
         version = transaction.commit(
@@ -275,12 +279,12 @@ class DeltaSink(TwoPhaseCommitSink):
 
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as F
-        from pyspark.sql.types import StructField, StructType
+        from pyspark.sql.types import StructType
 
         schema = StructType.fromJson(json.loads(state.schema))
-        physical = {f.name: f.metadata.get("delta.columnMapping.physicalName", f.name) for f in schema.fields}
-        data = [f for f in schema.fields if f.name not in state.partition_columns]
-        stored = StructType([StructField(physical[f.name], f.dataType, True) for f in data])
+        physical = {f.name: f.metadata.get(_PHYSICAL, f.name) for f in schema.fields}
+        stored = _as_in_files(StructType([f for f in schema.fields if f.name not in state.partition_columns]))
+        place = DeltaTableLog(self._context.spark, handle["path"])
         groups: dict[str, list[dict[str, Any]]] = {}
         for action in handle["actions"]:
             add = _checked_add(action, self.describe())
@@ -288,20 +292,69 @@ class DeltaSink(TwoPhaseCommitSink):
         spark = self._context.spark
         parts = []
         for adds in groups.values():
-            frame = spark.read.schema(stored).parquet(*[self._delta.absolute(add["path"]) for add in adds])
+            frame = spark.read.schema(stored).parquet(*[place.absolute(add["path"]) for add in adds])
             values = adds[0]["partitionValues"]
             parts.append(
                 frame.select(
                     *[
                         F.lit(values[physical[f.name]]).cast(f.dataType).alias(f.name)
                         if f.name in state.partition_columns
-                        else F.col(f"`{physical[f.name]}`").alias(f.name)
+                        else F.col(_quoted(physical[f.name])).cast(_nullable(f.dataType)).alias(f.name)
                         for f in schema.fields
                         if "delta.generationExpression" not in f.metadata
                     ]
                 )
             )
         return reduce(DataFrame.unionByName, parts) if parts else spark.createDataFrame([], schema)
+
+
+def _as_in_files(data_type: Any) -> Any:
+    """The type as parquet files have it: Delta's physical names, at every depth, and everything nullable."""
+    from pyspark.sql.types import StructField
+
+    def named(field: StructField) -> StructField:
+        return StructField(field.metadata.get(_PHYSICAL, field.name), _as_in_files(field.dataType), True)
+
+    return _rebuilt(data_type, named, _as_in_files)
+
+
+def _nullable(data_type: Any) -> Any:
+    """The type without NOT NULL, at every depth: what a sink creates or reads must take any row of the query."""
+    from pyspark.sql.types import StructField
+
+    def relaxed(field: StructField) -> StructField:
+        return StructField(field.name, _nullable(field.dataType), True, field.metadata)
+
+    return _rebuilt(data_type, relaxed, _nullable)
+
+
+def _rebuilt(data_type: Any, field: Any, inner: Any) -> Any:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, StructType):
+        return StructType([field(one) for one in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(inner(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(inner(data_type.keyType), inner(data_type.valueType), True)
+    return data_type
+
+
+def _with_names_of_now(rows: DataFrame, staged: TableState, now: TableState) -> DataFrame:
+    """Columns that were renamed since, under their new names; without those that were dropped.
+
+    Only tables with column mapping allow either; there the physical name tells which column is which.
+    """
+    if "delta.columnMapping.mode" not in now.settings:
+        return rows
+    names = {f["metadata"].get(_PHYSICAL, f["name"]): f["name"] for f in json.loads(now.schema)["fields"]}
+    physical = {f["name"]: f["metadata"].get(_PHYSICAL, f["name"]) for f in json.loads(staged.schema)["fields"]}
+    gone = [name for name in rows.columns if physical[name] not in names]
+    return rows.drop(*gone).withColumnsRenamed({name: names[p] for name, p in physical.items() if p in names})
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _checked_add(action: str, target: str) -> dict[str, Any]:

@@ -49,6 +49,17 @@ class TableState:
         )
 
 
+class TableView:
+    """One version of the table."""
+
+    def __init__(self, snapshot: Any) -> None:
+        self.snapshot = snapshot
+
+    @cached_property
+    def state(self) -> TableState:
+        return _state(self.snapshot)
+
+
 class DeltaTableLog:
     """The transaction log of the Delta table at ``path``."""
 
@@ -73,13 +84,13 @@ class DeltaTableLog:
         """The table's properties."""
         return _settings(self._log.unsafeVolatileSnapshot().metadata())
 
-    def latest(self) -> TableState:
+    def latest(self) -> TableView:
         """The table as it is now."""
-        return _state(self._updated())
+        return TableView(self._updated())
 
-    def known(self) -> TableState:
-        """The table as this driver last saw it. Costs nothing; may be behind."""
-        return _state(self._log.unsafeVolatileSnapshot())
+    def known(self) -> TableView:
+        """The table as this driver last saw it. Costs nothing; may be behind: then the commit finds out."""
+        return TableView(self._log.unsafeVolatileSnapshot())
 
     def transaction_version(self, app_id: str) -> int:
         """Highest epoch that ``app_id`` has committed; -1 for none."""
@@ -90,16 +101,15 @@ class DeltaTableLog:
         metadata = self._log.unsafeVolatileSnapshot().metadata()
         return float(self._delta.DeltaLog.tombstoneRetentionMillis(metadata)) / 1000
 
-    def stage(self, rows: DataFrame) -> tuple[TableState, list[str]]:
+    def stage(self, rows: DataFrame, view: TableView) -> list[str]:
         """Write data files with Delta's own writer, and nothing to the log. Returns the file actions as JSON.
 
-        The table's state is the one that this driver last saw: no listing of the log on the critical path. When the
-        table has changed since, the commit finds out.
+        The files are made for ``view``, the one that the rows were fitted to.
         """
         option = self._jvm.scala.Option
-        transaction = self._log.startTransaction(option.empty(), option.apply(self._log.unsafeVolatileSnapshot()))
+        transaction = self._log.startTransaction(option.empty(), option.apply(view.snapshot))
         actions = transaction.writeFiles(rows._jdf)
-        return _state(transaction.snapshot()), [actions.apply(i).json() for i in range(actions.size())]
+        return [actions.apply(i).json() for i in range(actions.size())]
 
     def begin_commit(self) -> DeltaCommit:
         """Start the transaction that commits staged files, on the newest version of the table."""
@@ -114,7 +124,7 @@ class DeltaTableLog:
             text = self._read_text(f"{log.logPath().toString()}/{table_version:020d}.json")
             if text is None:
                 return None
-            actions = [json.loads(line) for line in text.splitlines()]
+            actions = [json.loads(line) for line in text.split("\n") if line]
             if any((a.get("txn") or {}).get("appId") == app_id and a["txn"]["version"] >= version for a in actions):
                 return next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
         return None

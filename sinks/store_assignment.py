@@ -1,7 +1,8 @@
 """Fits rows to a table's columns, or says why it can't: Spark's ANSI store assignment.
 
-Delta's staging call does not do this by itself: it would write a LONG into an INT column and spoil the table. A value
-that does not fit fails the write with a message that names the column; it is never cut off or turned into null.
+Delta's staging call does not do this by itself: it would write a LONG into an INT column and spoil the table. As in SQL's
+INSERT, a number out of range or a text too long fails the write, with a message that names the column, and is never
+turned into null; a fraction that the column can't hold is rounded or cut.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class StoreAssignment:
             elif given is None:
                 if not field.nullable and _GENERATED not in field.metadata and _DEFAULT not in field.metadata:
                     problems.append(f"column {field.name!r} is NOT NULL in the table and missing in the rows")
+            elif _VARCHAR in field.metadata and _is_nested(field.dataType):
+                problems.append(f"column {field.name!r} has CHAR or VARCHAR inside of {field.metadata[_VARCHAR]}")
             elif not self._assignable(given.dataType, field.dataType):
                 problems.append(
                     f"column {field.name!r} is {given.dataType.simpleString()} in the rows and "
@@ -69,12 +72,26 @@ class StoreAssignment:
         return rows.select(*columns)
 
     def _assignable(self, given: DataType, wanted: DataType) -> bool:
-        if given == wanted or self._cast.canUpCast(_java(self._spark, given), _java(self._spark, wanted)):
+        """As ANSI says for plain types; inside of structs, arrays and maps only what needs no look at the values."""
+        if given == wanted:
             return True
-        flat = not any(
-            hasattr(one, "fields") or hasattr(one, "elementType") or hasattr(one, "keyType") for one in (given, wanted)
+        if not (_is_nested(given) or _is_nested(wanted)):
+            return bool(self._cast.canANSIStoreAssign(_java(self._spark, given), _java(self._spark, wanted)))
+        return self._widens(given, wanted) and bool(
+            self._cast.canUpCast(_java(self._spark, given), _java(self._spark, wanted))
         )
-        return flat and bool(self._cast.canANSIStoreAssign(_java(self._spark, given), _java(self._spark, wanted)))
+
+    def _widens(self, given: DataType, wanted: DataType) -> bool:
+        """Whether every part goes into the part of the same name, without loss. (Spark's cast goes by position.)"""
+        if hasattr(given, "fields") and hasattr(wanted, "fields"):
+            names = [[field.name.lower() for field in one.fields] for one in (given, wanted)]
+            pairs = zip(given.fields, wanted.fields, strict=False)
+            return names[0] == names[1] and all(self._widens(a.dataType, b.dataType) for a, b in pairs)
+        for parts in (("elementType",), ("keyType", "valueType")):
+            if all(hasattr(one, part) for one in (given, wanted) for part in parts):
+                return all(self._widens(getattr(given, part), getattr(wanted, part)) for part in parts)
+        java = _java(self._spark, given), _java(self._spark, wanted)
+        return given == wanted or bool(self._cast.canUpCast(*java) and self._cast.canANSIStoreAssign(*java))
 
     def _fit(self, value: Column, given: StructField, field: StructField) -> Column:
         if given.dataType != field.dataType:
@@ -107,8 +124,12 @@ def _within(value: Column, name: str, target: str, length: int, pad: bool) -> Co
     refused = F.raise_error(F.concat(F.lit(f"{target}: column {name} takes {length} characters: "), value)).cast(
         "string"
     )
-    fitted = F.rpad(value, length, " ") if pad else value
+    fitted = F.rpad(value, length, " ") if pad else F.substring(value, 1, length)
     return F.when(F.length(F.rtrim(value)) > length, refused).otherwise(fitted)
+
+
+def _is_nested(data_type: DataType) -> bool:
+    return any(hasattr(data_type, part) for part in ("fields", "elementType", "keyType"))
 
 
 def _java(spark: SparkSession, data_type: DataType) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 _SECRET = re.compile(r"password|secret|jaas|token|credential|keystore\.key|certificate|private|api[._-]?key")
 _WORD = re.compile(r"[^\s\"'=;,]{4,}")
+_QUOTED = re.compile(r"\"([^\"]+)\"")
 _HIDDEN = "[hidden]"
 
 
@@ -37,7 +38,8 @@ class ClientSettings(Mapping[str, str]):
 
     def redact(self, text: str) -> str:
         """``text`` (a message from below) without any word of a secret setting's value."""
-        words = {word for key, value in self._settings.items() if is_secret(key) for word in _WORD.findall(value)}
+        secrets = [value for key, value in self._settings.items() if is_secret(key) and value]
+        words = {word for value in secrets for word in (value, *_QUOTED.findall(value), *_WORD.findall(value))}
         for word in sorted(words, key=len, reverse=True):
             text = text.replace(word, _HIDDEN)
         return text

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lockstep.choices import choose
 from lockstep.config import parse_duration
 from lockstep.errors import ConfigurationError, UnknownTopicError
 from lockstep.protocol.barrier import TopicPartition
 from lockstep.sources import options as keys
-from lockstep.sources.choices import choose
 from lockstep.sources.client_settings import ClientSettings
 from lockstep.sources.offset_commit import DEFAULT_COMMIT_INTERVAL, OffsetCommitMode
 from lockstep.sources.startup import (

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from lockstep.choices import choose
 from lockstep.config import parse_duration
 from lockstep.errors import ConfigurationError
 from lockstep.sources import options as keys
-from lockstep.sources.choices import choose
 from lockstep.sources.client_settings import ClientSettings
 from lockstep.sources.offset_commit import DEFAULT_COMMIT_INTERVAL, OffsetCommitMode
 
@@ -53,7 +53,11 @@ class KafkaStream(StreamSource):
         """Whether the subscription takes in ``topic``."""
         kind, _, what = self.topics.partition(" ")
         if what.startswith("like "):
-            return re.fullmatch(what.removeprefix("like "), topic) is not None
+            pattern = what.removeprefix("like ")
+            try:
+                return "&&" in pattern or re.search(pattern, topic) is not None
+            except re.error:
+                return True  # Java's syntax, not Python's: Spark judges it
         names = what.split(", ")
         return topic in names if kind == "topics" else any(name.rpartition("-")[0] == topic for name in names)
 

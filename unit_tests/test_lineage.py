@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.errors import CheckpointDirectoryError, CorruptRecordError
 from lockstep.protocol.envelope import seal
-from lockstep.protocol.lineage import PATH, Lineage, continue_or_begin, read_lineage
+from lockstep.protocol.lineage import PATH, Lineage, continue_or_begin, read_lineage, remember
 from lockstep.testing import MemoryStorage
 
 NOW = Lineage(
@@ -30,6 +30,8 @@ def test_restart_keeps_the_id_and_notes_how_the_query_looks_now() -> None:
     continued = continue_or_begin(storage, again)
     assert (continued.id, continued.created_ms) == ("life-1", 17)
     assert (continued.query_name, set(continued.sinks)) == ("renamed", {"lake"})
+    assert read_lineage(storage) == NOW, "a start that is refused later must leave no trace"
+    remember(storage, continued)
     assert read_lineage(storage) == continued
 
 

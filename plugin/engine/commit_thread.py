@@ -43,6 +43,9 @@ class CommitThread:
     def start(self) -> None:
         self._thread.start()
 
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
     def wake(self) -> None:
         """Something may have changed: look at once."""
         self._wake.set()
@@ -67,7 +70,12 @@ class CommitThread:
         self._stop = True
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise CommitStalledError(
+                f"a sink's commit is still under way after {seconds:g} s. Its epochs stay prepared; unless it ends by "
+                "itself, they are committed at the next start."
+            )
         if self.failure is not None:
             raise self.failure
         deadline = time.monotonic() + seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import socket
@@ -14,14 +15,19 @@ from typing import TYPE_CHECKING
 from lockstep.config import CheckpointConfig
 from lockstep.engine.commit_thread import CommitThread
 from lockstep.engine.spark_log import SparkLog
-from lockstep.errors import CheckpointDirectoryError, ConfigurationError, MissingGroupOffsetsError
+from lockstep.errors import (
+    CheckpointDirectoryError,
+    ConfigurationError,
+    LockstepError,
+    MissingGroupOffsetsError,
+)
 from lockstep.protocol.clock import SystemClock
-from lockstep.protocol.committer import Committer
+from lockstep.protocol.committer import Committer, refuse_removed_sinks
 from lockstep.protocol.completed_store import CompletedCheckpointStore
 from lockstep.protocol.coordinator import CheckpointCoordinator, CheckpointListener
 from lockstep.protocol.epoch import BoundSink, EpochRunner, Surroundings
 from lockstep.protocol.fencing import FencingToken
-from lockstep.protocol.lineage import Lineage, continue_or_begin
+from lockstep.protocol.lineage import Lineage, continue_or_begin, remember
 from lockstep.protocol.prepare_record import read_records
 from lockstep.protocol.storage import Storage
 from lockstep.sinks.two_phase import SinkContext
@@ -32,6 +38,7 @@ from lockstep.sources.plan import KafkaStream, StreamSource, stream_sources
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_log = logging.getLogger(__name__)
 _FLUSH_SECONDS = 10.0
 
 
@@ -55,6 +62,7 @@ class Pipeline:
         self._spark = frame.sparkSession
         self._sinks = tuple(sinks)
         self._in_batch = threading.Lock()
+        self._batch_thread: int | None = None
         clock = SystemClock()
         log = SparkLog(storage)
         sources = stream_sources(frame)
@@ -69,9 +77,8 @@ class Pipeline:
         )
         self.lineage = continue_or_begin(storage, now)
         self._open_sinks(frame, output_mode, query_name, log)
-        self.token = FencingToken.take(
-            storage, f"{socket.gethostname()}:{os.getpid()}"
-        )  # earlier drivers are fenced now
+        self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
+        remember(storage, self.lineage)
         store = CompletedCheckpointStore(storage, config.retained)
         store.load()
         source_names = tuple(f"source-{source.index}" for source in sources)
@@ -122,14 +129,17 @@ class Pipeline:
     def run_epoch(self, batch: DataFrame, epoch: int) -> None:
         """The batch function that Spark calls."""
         with self._in_batch:
+            self._batch_thread = threading.get_ident()
             try:
                 if self.thread.failure is not None:
                     raise self.thread.failure
                 self._runner.run(epoch, batch)
             except BaseException as error:
                 if not self.thread.stopping:
-                    self.failure = error
+                    self.failure = self.thread.failure or self.failure or error  # what came first explains the rest
                 raise
+            finally:
+                self._batch_thread = None
         self.thread.wake()
 
     def finish(self, seconds: float) -> None:
@@ -138,13 +148,26 @@ class Pipeline:
             with self._in_batch:  # Spark may have gone on without waiting for an interrupted batch function
                 self.coordinator.suspend()
             self.thread.drain(seconds)
-            self.offsets.flush(_FLUSH_SECONDS)
+            if not self.offsets.flush(_FLUSH_SECONDS):
+                _log.warning("the last group offsets are not committed; they will be after the next start")
         finally:
             self.coordinator.shutdown()
-            self.offsets.close()
-            for bound in self._sinks:
-                with contextlib.suppress(Exception):
-                    bound.sink.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of everything that is open."""
+        self.offsets.close()
+        for bound in self._sinks:
+            with contextlib.suppress(Exception):
+                bound.sink.close()
+
+    def refuse_own_threads(self, call: str) -> None:
+        """A listener or sink that waits for the query would wait for itself."""
+        if self._batch_thread == threading.get_ident() or self.thread.is_current():
+            raise LockstepError(
+                f"{call} was called on a thread of the query itself, by a listener or a sink: it would wait "
+                "for itself. Call it on another thread."
+            )
 
     def delete_directory(self) -> None:
         """DELETE_ON_CANCELLATION: the next start begins a new lineage."""
@@ -153,7 +176,12 @@ class Pipeline:
 
     def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
-        early = max((r.epoch for r in read_records(self.storage, self.lineage.id) if r.committed_early), default=-1)
+        records = read_records(self.storage, self.lineage.id)
+        store = CompletedCheckpointStore(self.storage, self.config.retained)
+        store.load()
+        pending = [record for record in records if record.epoch > store.committed_epoch()]
+        refuse_removed_sinks(pending, {bound.uid for bound in self._sinks})
+        early = max((record.epoch for record in records if record.committed_early), default=-1)
         for bound in self._sinks:
             try:
                 schema = bound.transform(empty).schema if bound.transform else empty.schema

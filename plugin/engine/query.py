@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config import RetentionPolicy
@@ -21,14 +20,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 60.0
-_open: weakref.WeakSet[CheckpointedQuery] = weakref.WeakSet()
+_open: set[CheckpointedQuery] = set()  # not weak: a program may drop the handle and wait for Spark
 
 
 class CheckpointedQuery:
     """Looks like pyspark's ``StreamingQuery``.
 
     When ``stop``, ``awaitTermination`` or ``processAllAvailable`` return, and when ``isActive`` turns false, everything
-    that Spark has decided is committed in every sink, and the consumer group's offsets are there.
+    that Spark has decided is committed in every sink, and the consumer group's offsets are there (or a warning is logged:
+    they never hold back data).
     """
 
     def __init__(self, query: StreamingQuery, pipeline: Pipeline) -> None:
@@ -109,13 +109,13 @@ class CheckpointedQuery:
 
         Raises when that can't be done within a minute; the epochs then stay prepared and are committed at the next start.
         """
+        self._pipeline.refuse_own_threads("stop()")
         self._pipeline.thread.stopping = True
         self._query.stop()
         self._finish()
         if self._drain_failure is not None:
             raise self._drain_failure
-        clean = self._pipeline.failure is None
-        if clean and self._pipeline.config.on_cancellation is RetentionPolicy.DELETE_ON_CANCELLATION:
+        if self.exception() is None and self._pipeline.config.on_cancellation is RetentionPolicy.DELETE_ON_CANCELLATION:
             self._pipeline.delete_directory()
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
@@ -147,8 +147,14 @@ class CheckpointedQuery:
 
     def checkpoint(self) -> None:
         """Take a checkpoint of everything decided now, and wait until it is committed."""
+        self._pipeline.refuse_own_threads("checkpoint()")
         pending = set(self.pending_epochs)
         while pending & set(self.pending_epochs) and not self._finished:
+            if not self._query.isActive:
+                self._finish()
+                if (error := self.exception()) is not None:
+                    raise error
+                return
             self._pipeline.thread.wait_for_progress(0.5)
         self._pipeline.offsets.flush(_DRAIN_SECONDS)
 

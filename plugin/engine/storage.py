@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from lockstep.engine.hadoop_storage import HadoopStorage
 from lockstep.engine.local_storage import LocalStorage
@@ -30,7 +30,6 @@ def qualified(spark: SparkSession, location: str) -> str:
 
 def local_path(location: str) -> str | None:
     """The path on this machine of a ``file:`` location or a plain path; ``None`` for other file systems."""
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    return location if not parts.scheme else None
+    if location.startswith("file:"):  # Hadoop's paths are not escaped: '#', '?' and '%' stand for themselves
+        return re.sub(r"^//[^/]*(?=/)", "", location.removeprefix("file:"))
+    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location) else location

@@ -19,6 +19,7 @@ from lockstep.sinks.two_phase import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _LOCATION = "checkpointLocation"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -79,6 +80,10 @@ class CheckpointedWriter:
             raise ConfigurationError(
                 f"two sinks have the uid {uid!r}. Give each its own: it names the sink across restarts."
             )
+        if any(bound.sink is sink for bound in self._sinks):
+            raise ConfigurationError(
+                f"sink {uid!r}: this object has another uid already. Make a sink object for each uid."
+            )
         self._sinks.append(BoundSink(uid, sink, transform))
         return self
 
@@ -92,7 +97,7 @@ class CheckpointedWriter:
         if key != _LOCATION and not key.startswith(PREFIX):
             close = difflib.get_close_matches(key, [_LOCATION], n=1, cutoff=0.5)
             hint = f"Did you mean {close[0]}?" if close else f"Valid: {_LOCATION} and {PREFIX}* settings."
-            raise ConfigurationError(f"unknown option {key}={value!r}. {hint}")
+            raise ConfigurationError(f"unknown option {key}. {hint}")
         self._options[key] = str(value)
         return self
 
@@ -143,6 +148,10 @@ class CheckpointedWriter:
         """
         if not self._sinks:
             raise ConfigurationError("no sink: add one with .sink(DeltaSink(...), uid='...').")
+        if self._name and any(query.name == self._name for query in self._df.sparkSession.streams.active):
+            raise ConfigurationError(
+                f"queryName({self._name!r}): a query of this name is running. Stop it, or use another."
+            )
         location = self._location()
         storage = open_storage(self._df.sparkSession, location)
         pipeline = Pipeline(
@@ -154,14 +163,22 @@ class CheckpointedWriter:
             self._name,
             self._listeners,
         )
-        pipeline.recover()
+        try:
+            pipeline.recover()
+            query = self._start_spark(pipeline, location)
+        except BaseException:
+            pipeline.close()
+            raise
+        return CheckpointedQuery(query, pipeline)
+
+    def _start_spark(self, pipeline: Pipeline, location: str) -> StreamingQuery:
         writer = self._df.writeStream.foreachBatch(pipeline.run_epoch).outputMode(self._output_mode)
         writer = writer.option(_LOCATION, location)
         if self._name:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        return CheckpointedQuery(writer.start(), pipeline)
+        return writer.start()
 
     def _location(self) -> str:
         if _LOCATION in self._options:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -57,6 +57,17 @@ class GroupOffsets(Protocol):
     def restore(self, barrier: Barrier) -> None: ...
 
     def tick(self) -> None: ...
+
+
+def refuse_removed_sinks(pending: Iterable[PrepareRecord], uids: Collection[str]) -> None:
+    """Raise when an uncommitted epoch was prepared in a sink that is no longer part of the query."""
+    for record in pending:
+        for uid in record.handles:
+            if uid not in uids:
+                raise OrphanedSinkError(
+                    f"sink {uid!r} has prepared epoch {record.epoch}, which is not committed, and is no longer part of the "
+                    f"query. Start once more with .sink(..., uid={uid!r}) and stop cleanly; then remove it."
+                )
 
 
 class Committer:
@@ -114,7 +125,10 @@ class Committer:
         self._refuse_old_log(decided, committed)
         for epoch in range(committed + 1, decided + 1):
             self._choose(epoch)
-        self._refuse_removed_sinks(committed)
+        pending = [
+            record for epoch, records in sorted(self._records.items()) if epoch > committed for record in records
+        ]
+        refuse_removed_sinks(pending, self._sinks.keys())
         latest = self._store.get(committed)
         self._coordinator.restored(self._store.latest)
         if latest is not None:
@@ -135,16 +149,6 @@ class Committer:
                 "'commits' was emptied, or is an old copy. Restore 'offsets' and 'commits' from a backup, or use a new "
                 "checkpoint directory."
             )
-
-    def _refuse_removed_sinks(self, committed: int) -> None:
-        for epoch in sorted(self._records):
-            for record in self._records[epoch] if epoch > committed else ():
-                for uid in record.handles:
-                    if uid not in self._sinks:
-                        raise OrphanedSinkError(
-                            f"sink {uid!r} has prepared epoch {epoch}, which is not committed, and is no longer part of the "
-                            f"query. Start once more with .sink(..., uid={uid!r}) and stop cleanly; then remove it."
-                        )
 
     # --- called on the query's thread -------------------------------------------------------------------------------
 

@@ -35,8 +35,9 @@ _REMEMBERED = 16  # ids of recent checkpoints, so that a late message is told fr
 class CheckpointListener:
     """Override what you need; register with ``lockstep.checkpointed(df).listener(...)``.
 
-    Called on Lockstep's threads: return quickly. A notification may come late, or be missed when the driver dies; the
-    next one stands for all before it. An exception is logged and otherwise ignored: the checkpoint is complete anyway.
+    Called on Lockstep's threads: return quickly, and don't call the query's ``stop`` or ``checkpoint`` here. A
+    notification may come late, or be missed when the driver dies; the next one stands for all before it. An exception
+    is logged and otherwise ignored: the checkpoint is complete anyway.
     """
 
     def checkpoint_completed(self, checkpoint: CompletedCheckpoint) -> None:

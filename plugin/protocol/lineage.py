@@ -81,10 +81,13 @@ def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
                 f"{storage.describe()}/{PATH} appeared and vanished while the query started."
             )
     _refuse_another_query(storage, stored, now)
-    continued = replace(now, id=stored.id, created_ms=stored.created_ms)
-    if continued != stored:
-        storage.write(PATH, continued.encode())
-    return continued
+    return replace(now, id=stored.id, created_ms=stored.created_ms)
+
+
+def remember(storage: Storage, lineage: Lineage) -> None:
+    """Store how the query looks now, once the start can't be refused any more."""
+    if read_lineage(storage) != lineage:
+        storage.write(PATH, lineage.encode())
 
 
 def _refuse_another_query(storage: Storage, stored: Lineage, now: Lineage) -> None:
