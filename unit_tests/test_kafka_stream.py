@@ -15,7 +15,7 @@ from lockstep.sources.plan import kafka_stream
         ({"subscribe": "orders"}, "my-orders", False),
         ({"subscribePattern": "orders"}, "my-orders", True),  # Spark searches
         ({"subscribePattern": "^(?:orders)$"}, "my-orders", False),
-        ({"subscribePattern": r"\\p{Lower}+"}, "orders", True),  # Java's syntax is not ours to judge
+        ({"subscribePattern": r"\p{Lower}+"}, "orders", True),  # Java's syntax is not ours to judge
         ({"subscribePattern": "[a-z&&[^b]]+"}, "orders", True),
         ({"assign": '{"orders-eu": [0, 1]}'}, "orders-eu", True),
         ({"assign": '{"orders-eu": [0, 1]}'}, "orders", False),
