@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+JARS := $(VENV)/.jars
 
 .PHONY: help setup demo test unit integration lint typing format lock wheel clean
 
@@ -27,7 +28,11 @@ test: lint unit integration ## everything that must hold
 unit: setup ## the protocol and everything else that needs no JVM, in seconds
 	$(BIN)/python -m pytest unit_tests $(ARGS)
 
-integration: setup ## real Spark, real Kafka (Docker if there is an engine, embedded otherwise), real Delta
+$(JARS): $(READY) # Spark's jars, fetched once by one JVM: Ivy's cache is not made for two that start side by side
+	$(BIN)/python -m integration_tests.sessions
+	touch $@
+
+integration: $(JARS) ## real Spark, real Kafka (Docker if there is an engine, embedded otherwise), real Delta
 	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup typing ## ruff and mypy --strict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -40,3 +41,8 @@ def drop_file(directory: Path, number: int, rows: list[str]) -> None:
     temporary = directory / f".{number}.tmp"
     temporary.write_text("\n".join(rows) + "\n")
     temporary.rename(directory / f"{number:05d}.json")
+
+
+if __name__ == "__main__":  # fetches the jars
+    with tempfile.TemporaryDirectory() as directory:
+        shared_session(Path(directory)).stop()
