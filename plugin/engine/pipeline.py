@@ -116,7 +116,7 @@ class Pipeline:
             self.coordinator.task_running(participant)
 
     def start(self, stop_query: Callable[[], None]) -> None:
-        """The Spark query is about to start: commit what earlier drivers left, then begin."""
+        """The Spark query has started: begin periodic checkpoints and phase 2."""
         self._stop_query = stop_query
         self.coordinator.start()
         self.thread.start()
