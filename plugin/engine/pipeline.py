@@ -76,22 +76,20 @@ class Pipeline:
             query_name=query_name,
         )
         self.lineage = continue_or_begin(storage, now)
+        self.store = CompletedCheckpointStore(storage, config.retained)
         self._open_sinks(frame, output_mode, query_name, log)
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
-        store = CompletedCheckpointStore(storage, config.retained)
-        store.load()
         source_names = tuple(f"source-{source.index}" for source in sources)
         participants = frozenset({*source_names, *(bound.uid for bound in sinks)})
         self.coordinator = CheckpointCoordinator(
-            config, self.lineage.id, participants, store, clock, random.Random(), listeners
+            config, self.lineage.id, participants, self.store, clock, random.Random(), listeners
         )
-        self.store = store
         self.offsets = OffsetCommitter(group_sources(self._spark, sources), clock)
         self.committer = Committer(
             storage,
             log,
-            store,
+            self.store,
             self.coordinator,
             self.token,
             {bound.uid: bound.sink for bound in sinks},
@@ -177,9 +175,8 @@ class Pipeline:
     def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
         records = read_records(self.storage, self.lineage.id)
-        store = CompletedCheckpointStore(self.storage, self.config.retained)
-        store.load()
-        pending = [record for record in records if record.epoch > store.committed_epoch()]
+        self.store.load()  # a first look; recover() reads again, once earlier drivers are fenced
+        pending = [record for record in records if record.epoch > self.store.committed_epoch()]
         refuse_removed_sinks(pending, {bound.uid for bound in self._sinks})
         early = max((record.epoch for record in records if record.committed_early), default=-1)
         for bound in self._sinks:
