@@ -1,25 +1,67 @@
 """Flink's checkpointing for Spark Structured Streaming: sources, state and sinks move in lockstep.
 
-One epoch, one barrier, one commit. Start with :func:`configure` and :func:`checkpointed`.
+One epoch, one barrier, one commit. Start with :func:`configure`, :func:`key_by` and :func:`checkpointed`.
 """
 
-from lockstep.config import CheckpointConfig, CheckpointMode, RetentionPolicy
+from lockstep.config import CheckpointConfig, CheckpointMode, RetentionPolicy, StateBackend
 from lockstep.engine.query import CheckpointedQuery
 from lockstep.engine.session import configure
 from lockstep.engine.writer import CheckpointedWriter, checkpointed
 from lockstep.errors import LockstepError
+from lockstep.operators.keyed_stream import KeyedStream, key_by
+from lockstep.operators.state_reader import read_state
 from lockstep.protocol.checkpoint import CompletedCheckpoint
 from lockstep.protocol.coordinator import CheckpointListener
+from lockstep.state import (
+    AggregateFunction,
+    AggregatingState,
+    BroadcastState,
+    KeyedProcessFunction,
+    ListCheckpointed,
+    ListState,
+    MapState,
+    OperatorListState,
+    RawKeyedState,
+    RawOperatorState,
+    ReducingState,
+    Row,
+    TimeDomain,
+    Ttl,
+    TtlUpdate,
+    UnionListState,
+    ValueState,
+)
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "BroadcastState",
     "CheckpointConfig",
     "CheckpointListener",
     "CheckpointMode",
     "CheckpointedQuery",
     "CheckpointedWriter",
     "CompletedCheckpoint",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListCheckpointed",
+    "ListState",
     "LockstepError",
+    "MapState",
+    "OperatorListState",
+    "RawKeyedState",
+    "RawOperatorState",
+    "ReducingState",
     "RetentionPolicy",
+    "Row",
+    "StateBackend",
+    "TimeDomain",
+    "Ttl",
+    "TtlUpdate",
+    "UnionListState",
+    "ValueState",
     "checkpointed",
     "configure",
+    "key_by",
+    "read_state",
 ]

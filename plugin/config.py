@@ -37,6 +37,13 @@ class RetentionPolicy(Enum):
     DELETE_ON_CANCELLATION = "delete"  # the next start begins a new lineage, from the source's startup mode
 
 
+class StateBackend(Enum):
+    """Where Spark keeps the state of operators, between epochs."""
+
+    HDFS = "hdfs"  # in the executors' memory, with a file for each epoch's changes: Spark's own default
+    ROCKSDB = "rocksdb"  # on the executors' disks, larger than memory, with changelog checkpoints
+
+
 @dataclass(frozen=True)
 class CheckpointConfig:
     """How checkpoints are taken.
@@ -65,6 +72,8 @@ class CheckpointConfig:
     max_pending_epochs
         How many decided epochs may wait for their commit before the next epoch is held back. Spark forgets its logs
         after ``spark.sql.streaming.minBatchesToRetain`` batches (100), so this must stay well below.
+    state_backend
+        See :class:`StateBackend`. ``None``: what the session says. It is fixed by a checkpoint directory's first start.
     """
 
     interval: timedelta | None = None
@@ -76,12 +85,15 @@ class CheckpointConfig:
     retained: int = 10
     on_cancellation: RetentionPolicy = RetentionPolicy.RETAIN_ON_CANCELLATION
     max_pending_epochs: int = 20
+    state_backend: StateBackend | None = None
 
     def __post_init__(self) -> None:
         if self.interval is not None:
             _at_least("interval", self.interval, _SMALLEST)
         _one_of("mode", self.mode, CheckpointMode)
         _one_of("on_cancellation", self.on_cancellation, RetentionPolicy)
+        if self.state_backend is not None:
+            _one_of("state_backend", self.state_backend, StateBackend)
         _at_least("timeout", self.timeout, _SMALLEST)
         _at_least("min_pause", self.min_pause, timedelta(0))
         _at_least("max_concurrent", self.max_concurrent, 1)
@@ -156,6 +168,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "retained": int,
     "on_cancellation": lambda text: choose(RetentionPolicy, text, f"{PREFIX}onCancellation"),
     "max_pending_epochs": int,
+    "state_backend": lambda text: choose(StateBackend, text, f"{PREFIX}stateBackend"),
 }
 
 

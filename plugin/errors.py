@@ -54,6 +54,10 @@ class OrphanedSinkError(CheckpointDirectoryError):
     """A sink was removed from the query while it still has prepared epochs to commit."""
 
 
+class StateMigrationError(CheckpointDirectoryError):
+    """Stored state can't be read as the types that are declared now without losing or inventing something."""
+
+
 class CheckpointError(LockstepError):
     """A checkpoint failed before the epoch was decided. The epoch will be run again."""
 
@@ -76,3 +80,15 @@ class CommitStalledError(LockstepError):
 
 class FencedError(LockstepError):
     """A newer driver took over this checkpoint directory; this one must not commit any more."""
+
+
+class StateAccessError(LockstepError):
+    """State was used where it can't be: unbound, without a current key, or read-only."""
+
+
+class StateTypeError(LockstepError):
+    """A value does not match the type that its state was declared with. Nothing has been changed."""
+
+
+class OperatorError(CheckpointError):
+    """A function of the user failed inside an operator. The epoch is not decided; it will be run again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -19,7 +19,7 @@ from lockstep.protocol.barrier import Barrier
 from lockstep.protocol.committer import Committer
 from lockstep.protocol.completed_store import CompletedCheckpointStore
 from lockstep.protocol.coordinator import CheckpointCoordinator, CheckpointListener
-from lockstep.protocol.epoch import BoundSink, EpochRunner, Surroundings
+from lockstep.protocol.epoch import BoundSink, EpochOperator, EpochRunner, Surroundings
 from lockstep.protocol.failpoint import reach
 from lockstep.protocol.fencing import FencingToken
 from lockstep.protocol.lineage import Lineage, continue_or_begin
@@ -129,6 +129,7 @@ class Driver:
         listeners: tuple[CheckpointListener, ...] = (),
         materialise: Callable[[Any], Any] = nullcontext,
         sinks: dict[str, RecordingSink] | None = None,
+        operators: Sequence[EpochOperator] = (),
     ) -> None:
         self.world = world
         ids = itertools.count()
@@ -147,7 +148,7 @@ class Driver:
         self.token = FencingToken.take(self.storage, "test")
         self.store = CompletedCheckpointStore(self.storage, self.config.retained)
         self.store.load()
-        participants = frozenset({"source-0", *self.sinks})
+        participants = frozenset({"source-0", *self.sinks, *(operator.uid for operator in operators)})
         self.coordinator = CheckpointCoordinator(
             self.config, self.lineage.id, participants, self.store, world.clock, random.Random(7), listeners
         )
@@ -168,6 +169,7 @@ class Driver:
         self.runner = EpochRunner(
             tuple(BoundSink(uid, sink) for uid, sink in self.sinks.items()),
             ("source-0",),
+            tuple(operators),
             self.storage,
             self.log,
             self.coordinator,

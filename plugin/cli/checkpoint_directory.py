@@ -54,6 +54,7 @@ class CheckpointDirectory:
                 "query_name": lineage.query_name,
                 "sources": list(lineage.sources),
                 "sinks": dict(lineage.sinks),
+                "operators": {uid: dict(description) for uid, description in lineage.operators.items()},
                 "config": dict(lineage.config),
             },
             "planned_epoch": self.planned,

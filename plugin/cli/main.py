@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from lockstep.cli import broker, checkpoints, demo, packages
+from lockstep.cli import broker, checkpoints, demo, packages, state
 from lockstep.cli.terminal import complain
 from lockstep.errors import LockstepError
 
@@ -26,6 +26,7 @@ start here:
                                      that every row arrives exactly once
   lockstep broker --topic orders:3   a Kafka broker, to try things with
   lockstep checkpoints DIR           what a query has committed
+  lockstep state DIR                 what its keyed operators have stored
 
 'lockstep COMMAND --help' explains each, with examples. Exit codes: 0 all is
 well; 1 the demo found a difference; 2 something is wrong with the input or the
@@ -59,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"spark-lockstep {metadata.version('spark-lockstep')}")
     root.add_argument("--debug", action="store_true", help="show log messages, and tracebacks of errors")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, broker, checkpoints, packages):
+    for command in (demo, broker, checkpoints, state, packages):
         command.add_parser(commands)
     return root
 

@@ -10,17 +10,23 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockstep.config import CheckpointConfig
 from lockstep.engine.commit_thread import CommitThread
 from lockstep.engine.spark_log import SparkLog
+from lockstep.engine.state_backend import effective_backend
 from lockstep.errors import (
     CheckpointDirectoryError,
     ConfigurationError,
     LockstepError,
     MissingGroupOffsetsError,
 )
+from lockstep.operators.failure import operator_failure
+from lockstep.operators.in_query import OperatorInQuery
+from lockstep.operators.operator import KeyedOperator, find_operators
+from lockstep.operators.state_reader import find_groups
+from lockstep.operators.union import payload_of
 from lockstep.protocol.clock import SystemClock
 from lockstep.protocol.committer import Committer, refuse_removed_sinks
 from lockstep.protocol.completed_store import CompletedCheckpointStore
@@ -66,6 +72,8 @@ class Pipeline:
         clock = SystemClock()
         log = SparkLog(storage)
         sources = stream_sources(frame)
+        source_names = tuple(f"source-{source.index}" for source in sources)
+        self.operators = _operators(frame, {*source_names, *(bound.uid for bound in sinks)})
         _refuse_unready_sources(sources, log)
         now = Lineage(
             id=str(uuid.uuid4()),
@@ -74,14 +82,15 @@ class Pipeline:
             sources=tuple(source.description for source in sources),
             config=config.to_json(),
             query_name=query_name,
+            operators=self._described_operators(),
         )
         self.lineage = continue_or_begin(storage, now)
         self.store = CompletedCheckpointStore(storage, config.retained)
         self._open_sinks(frame, output_mode, query_name, log)
+        self._restore_union_state(log)
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
-        source_names = tuple(f"source-{source.index}" for source in sources)
-        participants = frozenset({*source_names, *(bound.uid for bound in sinks)})
+        participants = frozenset({*source_names, *(bound.uid for bound in sinks), *self.operators})
         self.coordinator = CheckpointCoordinator(
             config, self.lineage.id, participants, self.store, clock, random.Random(), listeners
         )
@@ -100,6 +109,7 @@ class Pipeline:
         self._runner = EpochRunner(
             self._sinks,
             source_names,
+            tuple(OperatorInQuery(operator, self._spark, storage) for operator in self.operators.values()),
             storage,
             log,
             self.coordinator,
@@ -107,7 +117,7 @@ class Pipeline:
             self.token,
             config,
             clock,
-            Surroundings(self._materialise, self._deadline, self.thread.wait_for_progress),
+            Surroundings(self._materialise, self._deadline, self.thread.wait_for_progress, explain=operator_failure),
         )
         self._stop_query: Callable[[], None] = lambda: None
         for participant in participants:
@@ -172,6 +182,21 @@ class Pipeline:
         for name in sorted(self.storage.list(""), key=lambda name: name == "lockstep"):  # ours last: a crash is seen
             self.storage.delete(name)
 
+    def _described_operators(self) -> dict[str, dict[str, Any]]:
+        backend = effective_backend(self._spark, self.config.state_backend)
+        return {uid: {**operator.description, "backend": backend} for uid, operator in self.operators.items()}
+
+    def _restore_union_state(self, log: SparkLog) -> None:
+        """Every key group is to get the union lists of all, with the first tick of this start."""
+        decided = log.decided()
+        for operator in self.operators.values():
+            if operator.has_union_state:
+                blobs = []
+                if decided >= 0:
+                    groups = find_groups(self._spark, self.storage.describe(), operator.uid, decided)
+                    blobs = [(row.group, bytes(row.state)) for row in groups.frame.collect()]
+                operator.mailbox.payload(payload_of(operator.uid, decided, blobs))
+
     def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
         records = read_records(self.storage, self.lineage.id)
@@ -227,6 +252,24 @@ class Pipeline:
             yield
         finally:
             timer.cancel()
+
+
+def _operators(frame: Any, taken: set[str]) -> dict[str, KeyedOperator]:
+    found: dict[str, KeyedOperator] = {}
+    for operator, _ in find_operators(frame._jdf.queryExecution().analyzed()):
+        if operator.uid in found and found[operator.uid] is not operator:
+            raise ConfigurationError(f"two operators have the uid {operator.uid!r}. Give each its own: it names the state.")
+        if operator.uid in found:
+            raise ConfigurationError(
+                f"operator {operator.uid!r} is in the query twice (its DataFrame is used twice, as in a self-join): it would "
+                "have two states of one name. Call process once for each, with a uid of its own."
+            )
+        if operator.uid in taken:
+            raise ConfigurationError(
+                f"uid {operator.uid!r} is the name of a keyed operator and of a sink or source. Give each its own."
+            )
+        found[operator.uid] = operator
+    return found
 
 
 def _refuse_unready_sources(sources: Sequence[StreamSource], log: SparkLog) -> None:

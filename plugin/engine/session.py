@@ -24,7 +24,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     * ``spark.jars.packages``: the Kafka source and Delta, for the installed pyspark and delta-spark; packages that you
       set yourself are kept, and win over ours.
     * ``spark.sql.extensions``: Delta's, beside yours. ``spark.sql.catalog.spark_catalog``: Delta's, unless you set one.
-    * ``spark.pyspark.python``: this interpreter, unless you chose one.
+    * ``spark.pyspark.python``, and PYSPARK_PYTHON in the environment: this interpreter, unless you chose one.
 
     Under ``spark-submit`` the JVM is up before Python runs, so jars can't be added here: give them with ``--packages``
     (``lockstep packages`` prints them).
@@ -39,8 +39,11 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     builder.config("spark.sql.extensions", ",".join(_merge(options.get("spark.sql.extensions", ""), [_EXTENSION])))
     if _CATALOG_KEY not in options:
         builder.config(_CATALOG_KEY, _CATALOG)
-    if "spark.pyspark.python" not in options and "PYSPARK_PYTHON" not in os.environ:
-        builder.config("spark.pyspark.python", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        if "spark.pyspark.python" not in options:
+            builder.config("spark.pyspark.python", sys.executable)
+        # Spark runs Python data sources, such as the one behind timers, with this and not with the setting.
+        os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", sys.executable)
     return builder
 
 

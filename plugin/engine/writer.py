@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +10,19 @@ from lockstep.config import PREFIX, CheckpointConfig
 from lockstep.engine.pipeline import Pipeline
 from lockstep.engine.query import CheckpointedQuery
 from lockstep.engine.session import require_classic
+from lockstep.engine.state_backend import settings_at_start
 from lockstep.engine.storage import open_storage
 from lockstep.errors import ConfigurationError
 from lockstep.protocol.coordinator import CheckpointListener
 from lockstep.protocol.epoch import BoundSink
 from lockstep.sinks.two_phase import TwoPhaseCommitSink
+from lockstep.uid import check_uid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOCATION = "checkpointLocation"
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MODES = ("append", "complete", "update")
 
 
@@ -74,8 +74,7 @@ class CheckpointedWriter:
         """
         if not isinstance(sink, TwoPhaseCommitSink):
             raise ConfigurationError(f"sink {uid!r} is a {type(sink).__name__}, not a TwoPhaseCommitSink.")
-        if not isinstance(uid, str) or not _UID.fullmatch(uid):
-            raise ConfigurationError(f"uid={uid!r}: use letters, digits, '.', '_' and '-', at most 100 of them.")
+        check_uid(uid)
         if any(bound.uid == uid for bound in self._sinks):
             raise ConfigurationError(
                 f"two sinks have the uid {uid!r}. Give each its own: it names the sink across restarts."
@@ -178,7 +177,8 @@ class CheckpointedWriter:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        return writer.start()
+        with settings_at_start(self._df.sparkSession, pipeline.config.state_backend, len(pipeline.operators)):
+            return writer.start()
 
     def _location(self) -> str:
         if _LOCATION in self._options:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from lockstep.config import CheckpointConfig, CheckpointMode
 from lockstep.errors import (
@@ -42,6 +42,19 @@ class BoundSink:
     transform: Callable[[Any], Any] | None = None
 
 
+class EpochOperator(Protocol):
+    """A stateful operator of the query, as the protocol sees it: Spark runs it while the sinks read the batch."""
+
+    @property
+    def uid(self) -> str: ...
+
+    def begin(self, epoch: int) -> None:
+        """An attempt of the epoch begins."""
+
+    def acknowledge(self, epoch: int) -> dict[str, Any]:
+        """The handle of the state at the epoch's end, and figures; raises when that state is not all stored."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What the runner needs from the engine around it."""
@@ -52,6 +65,8 @@ class Surroundings:
     """Cancels the engine's work when the time is over, so that a stuck write raises."""
     wait_for_commit: Callable[[float], None] = lambda seconds: None
     """Asks for a checkpoint of all that is decided, and waits at most so long for the committer to make progress."""
+    explain: Callable[[Exception], LockstepError | None] = lambda error: None
+    """What the engine's error means, when it comes from a user's operator."""
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
 
 
@@ -62,6 +77,7 @@ class EpochRunner:
         self,
         sinks: tuple[BoundSink, ...],
         sources: tuple[str, ...],
+        operators: tuple[EpochOperator, ...],
         storage: Storage,
         log: DecisionLog,
         coordinator: CheckpointCoordinator,
@@ -73,6 +89,7 @@ class EpochRunner:
     ) -> None:
         self._sinks = sinks
         self._sources = sources
+        self._operators = operators
         self._storage = storage
         self._log = log
         self._coordinator = coordinator
@@ -89,7 +106,7 @@ class EpochRunner:
         1. Spark has written ``offsets/N``: read the barrier.
         2. Complete every earlier epoch that Spark has decided; hold this one back while too many wait for their commit.
         3. Open a pending checkpoint, if one is due.
-        4. Each sink: begin, write, pre_commit.
+        4. Each sink: begin, write, pre_commit. Then each operator: the state that this has made is all stored.
         5. Store the prepare record. Until here any failure raises; nothing undecided returns normally. Then look at the
            token: a newer driver has either read the record, or is seen here and the epoch is not decided.
         6. Return: Spark writes ``commits/N``. That is the decision.
@@ -130,11 +147,17 @@ class EpochRunner:
         started = self._clock.monotonic()
         try:
             reports = self._acknowledge_sources(barrier, pending)
+            for operator in self._operators:
+                operator.begin(barrier.epoch)
             with self._engine.deadline(self._config.timeout.total_seconds()), self._engine.materialise(batch) as rows:
                 for bound in self._sinks:  # 4.
                     failing = f"sink {bound.uid!r}"
                     reports[bound.uid] = self._prepare(bound, attempt, rows, handles)
                     self._acknowledge(pending, bound.uid, reports[bound.uid])
+                for operator in self._operators:
+                    failing = f"operator {operator.uid!r}"
+                    reports[operator.uid] = operator.acknowledge(barrier.epoch)
+                    self._acknowledge(pending, operator.uid, reports[operator.uid])
             failing = "the coordinator"
             self._refuse_if_late(barrier.epoch, started)
             record = PrepareRecord(
@@ -232,6 +255,8 @@ class EpochRunner:
                 self._abort(bound, attempt, handles[bound.uid])
         if isinstance(error, (CheckpointError, FencedError)):
             return error
+        if (explained := self._engine.explain(error)) is not None:
+            return explained
         if late:
             return CheckpointExpiredError(
                 f"epoch {attempt.epoch}: {failing} was cancelled after CheckpointConfig.timeout="

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from lockstep.errors import CheckpointDirectoryError, CorruptRecordError
+from lockstep.errors import CheckpointDirectoryError, CorruptRecordError, StateMigrationError
 from lockstep.protocol.envelope import seal, unseal
 from lockstep.protocol.storage import Storage
+from lockstep.state.operator_spec import merged, refuse_incompatible
 
 PATH = "lockstep/lineage"
 _KIND = "lineage"
@@ -23,6 +25,7 @@ class Lineage:
     sources: tuple[str, ...] = ()
     config: Mapping[str, object] = field(default_factory=dict)
     query_name: str | None = None
+    operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # uid → what its state looks like
 
     def encode(self) -> bytes:
         return seal(
@@ -34,6 +37,7 @@ class Lineage:
                 "sources": list(self.sources),
                 "config": dict(self.config),
                 "query_name": self.query_name,
+                "operators": {uid: dict(description) for uid, description in self.operators.items()},
             },
         )
 
@@ -48,6 +52,7 @@ class Lineage:
                 sources=tuple(str(source) for source in body["sources"]),
                 config=dict(body["config"]),
                 query_name=None if body["query_name"] is None else str(body["query_name"]),
+                operators={str(uid): dict(description) for uid, description in body["operators"].items()},
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CorruptRecordError(f"{where} lacks or garbles a field of a lineage: {error!r}") from error
@@ -81,7 +86,8 @@ def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
                 f"{storage.describe()}/{PATH} appeared and vanished while the query started."
             )
     _refuse_another_query(storage, stored, now)
-    return replace(now, id=stored.id, created_ms=stored.created_ms)
+    operators = {uid: merged(stored.operators[uid], new) if uid in stored.operators else new for uid, new in now.operators.items()}
+    return replace(now, id=stored.id, created_ms=stored.created_ms, operators=operators)
 
 
 def remember(storage: Storage, lineage: Lineage) -> None:
@@ -91,6 +97,7 @@ def remember(storage: Storage, lineage: Lineage) -> None:
 
 
 def _refuse_another_query(storage: Storage, stored: Lineage, now: Lineage) -> None:
+    _refuse_other_operators(storage, stored, now)
     if len(stored.sources) != len(now.sources):
         raise CheckpointDirectoryError(
             f"{storage.describe()} belongs to a query with {len(stored.sources)} sources ({', '.join(stored.sources)}); "
@@ -107,3 +114,22 @@ def _refuse_another_query(storage: Storage, stored: Lineage, now: Lineage) -> No
             f"{storage.describe()} belongs to another query: it has the sinks {', '.join(sorted(stored.sinks))}, this one "
             f"{', '.join(sorted(now.sinks))}. Use another checkpoint directory, or keep at least one sink's uid."
         )
+
+
+def _refuse_other_operators(storage: Storage, stored: Lineage, now: Lineage) -> None:
+    """State belongs to the operator with its uid, and must be readable by it."""
+    lost = sorted(stored.operators.keys() - now.operators.keys())
+    if lost:
+        raise CheckpointDirectoryError(
+            f"{storage.describe()} holds the state of the operator {', '.join(map(repr, lost))}, which this query lacks: it has "
+            f"{', '.join(map(repr, sorted(now.operators))) or 'none'}. Keep the operator and its uid, or use another checkpoint "
+            "directory."
+        )
+    for uid, before in stored.operators.items():
+        refuse_incompatible(before, now.operators[uid])
+        if before["backend"] != now.operators[uid]["backend"]:
+            raise StateMigrationError(
+                f"operator {uid!r}: its state in {storage.describe()} is kept by the state backend {before['backend']}, and "
+                f"now it would be {now.operators[uid]['backend']}. Spark can't change that in a directory: set "
+                f"state_backend back, or use another checkpoint directory."
+            )

@@ -1,6 +1,7 @@
-"""Test your own sinks, and whole pipelines, against crashes: everything the protocol needs, in memory, and failpoints."""
+"""Test your own sinks, functions and whole pipelines, against crashes too: in memory, with failpoints, without Spark."""
 
 from lockstep.testing import failpoints
+from lockstep.testing.harness import KeyedHarness
 from lockstep.testing.memory import (
     AfterEffect,
     ContractViolationError,
@@ -16,6 +17,7 @@ from lockstep.testing.memory import (
 __all__ = [
     "AfterEffect",
     "ContractViolationError",
+    "KeyedHarness",
     "ManualClock",
     "MemoryStorage",
     "MemoryTable",
