@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 import lockstep
+
+
+_EARLIER = 1_750_000_000
 
 
 def shared_session(warehouse: Path) -> SparkSession:
@@ -40,6 +44,7 @@ def drop_file(directory: Path, number: int, rows: list[str]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{number}.tmp"
     temporary.write_text("\n".join(rows) + "\n")
+    os.utime(temporary, (_EARLIER + number, _EARLIER + number))  # Spark takes files in the order of their times
     temporary.rename(directory / f"{number:05d}.json")
 
 

@@ -104,6 +104,7 @@ def described(uid: str = "totals", type_: str = "bigint", **changes: Any) -> Lin
         "max_parallelism": 128,
         "timers": False,
         "states": {"total": {"kind": "value", "types": {"value": type_}}},
+        "ticks": True,
         "backend": "hdfs",
         **changes,
     }
@@ -131,6 +132,7 @@ def test_same_operators_continue() -> None:
         ({"type_": "string"}, ["total", "bigint", "string"]),
         ({"max_parallelism": 64}, ["max_parallelism", "128", "64"]),
         ({"backend": "rocksdb"}, ["hdfs", "rocksdb"]),
+        ({"ticks": False}, ["on_timer"]),
     ],
 )
 def test_what_stored_state_depends_on_is_refused_to_change(change: dict[str, Any], names: list[str]) -> None:

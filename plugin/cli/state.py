@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows, more = _read(spark, directory, arguments)
     if arguments.json:
         for row in rows:
-            screen.print(json.dumps(row, ensure_ascii=False, default=str), soft_wrap=True, markup=False)
+            parsed = {name: json.loads(row[name]) for name in ("map_key", "value") if row[name] is not None}
+            screen.print(json.dumps({**row, **parsed}, ensure_ascii=False, default=str), soft_wrap=True, markup=False)
     else:
         _show_rows(screen, rows, arguments.limit if more else None)
     return 0

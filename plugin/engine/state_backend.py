@@ -29,7 +29,7 @@ def effective_backend(spark: SparkSession, chosen: StateBackend | None) -> str:
     """The backend of a first start: ours, or what the session says."""
     if chosen is not None:
         return chosen.value
-    provider = spark.conf.get(_PROVIDER, "") or ""
+    provider = str(spark.conf.get(_PROVIDER))
     return next((ours.value for ours, settings in _SETTINGS.items() if settings[_PROVIDER] == provider), provider)
 
 

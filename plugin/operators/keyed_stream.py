@@ -12,7 +12,7 @@ from lockstep.operators.control_stream import silent_stream, ticking_stream
 from lockstep.operators.operator import KeyedOperator
 from lockstep.operators.task import BROADCAST, ELEMENT, TICK, KeyGroupTask
 from lockstep.operators.wire import InputWire, OutputWire, arrow_schema
-from lockstep.state.ddl import parse_columns
+from lockstep.state.ddl import parse_columns, to_ddl
 from lockstep.state.folding_state import AggregateFunction
 from lockstep.state.function import KeyedProcessFunction, require_function
 from lockstep.state.operator_spec import OperatorSpec, describe
@@ -118,7 +118,7 @@ class KeyedStream:
         """
         from lockstep.state.simple import reducing
 
-        return self.process(reducing(function, self._input, emit), uid=uid, output=_ddl(self._input), **options)
+        return self.process(reducing(function, self._input, emit), uid=uid, output=_columns_ddl(self._input), **options)
 
     def aggregate(
         self,
@@ -222,6 +222,10 @@ def _checked_uid(uid: str | None) -> str:
             "restarts and code changes."
         )
     return check_uid(uid)
+
+
+def _columns_ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name.replace('`', '``')}` {to_ddl(field.type)}" for field in schema)
 
 
 def _key_field(schema: pa.Schema, column: str, names: Sequence[str]) -> pa.Field:

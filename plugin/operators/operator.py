@@ -27,7 +27,7 @@ class KeyedOperator:
     def __init__(self, spark: SparkSession, spec: OperatorSpec, description: Mapping[str, Any]) -> None:
         self.spec = spec
         self.uid = spec.uid
-        self.description = description
+        self.description = {**description, "ticks": _needs_ticks(description)}
         self.name = f"lockstep_{uuid.uuid4().hex[:12]}"
         self.mailbox = Mailbox()
         self.reports = accumulator(spark.sparkContext, self._reported)
@@ -38,11 +38,11 @@ class KeyedOperator:
 
     @property
     def has_union_state(self) -> bool:
-        return any(state["kind"] == UnionListState.kind for state in self.description["states"].values())
+        return _has_union_state(self.description)
 
     @property
     def needs_ticks(self) -> bool:
-        return self.has_union_state or bool(self.description["timers"])
+        return bool(self.description["ticks"])
 
     def report(self, query: str, epoch: int) -> EpochReport:
         """What the tasks of this epoch reported; all zero when none was called."""
@@ -76,6 +76,14 @@ def find_operators(plan: Any) -> list[tuple[KeyedOperator, Any]]:
     for index in range(children.size()):
         found += find_operators(children.apply(index))
     return found
+
+
+def _has_union_state(description: Mapping[str, Any]) -> bool:
+    return any(state["kind"] == UnionListState.kind for state in description["states"].values())
+
+
+def _needs_ticks(description: Mapping[str, Any]) -> bool:
+    return bool(description["timers"]) or _has_union_state(description)
 
 
 def _wake_at(reports: list[EpochReport], timers: Mapping[str, Mapping[int, GroupTimers]]) -> int | None:

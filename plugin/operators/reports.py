@@ -64,10 +64,10 @@ class _Sum(AccumulatorParam[Reports]):
             else:
                 known.add(report)
         if self._changed is not None:
-            self._changed(value2)
+            self._changed({query: value1[query] for query in value2})
         return value1
 
 
 def accumulator(context: SparkContext, changed: Callable[[Reports], None]) -> Accumulator[Reports]:
-    """``changed`` is called on the driver with what each task reports, before the task's job ends."""
+    """``changed`` is called on the driver after each task, before its job ends, with all that its epoch has reported."""
     return context.accumulator({}, _Sum(changed))

@@ -19,7 +19,7 @@ from lockstep.protocol.storage import Storage
 from lockstep.state.blob import read_metadata, tables_schema
 from lockstep.state.ddl import parse_type, to_ddl
 from lockstep.state.evolution import reconcile
-from lockstep.state.inspection import StoredState, as_declared, empty_state, shown, states_in
+from lockstep.state.inspection import TIMERS, StoredState, as_declared, empty_state, shown, states_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +44,7 @@ def read_state(
         The query's checkpoint directory. The query may be running.
     state
         The name of one state: the DataFrame has the key's columns and ``value`` with its own type (and ``position`` for
-        lists, ``map_key`` for maps and broadcast state). Without it, all states and timers: the key's columns, ``state``,
+        lists, ``map_key`` for maps and broadcast state); ``"timers"`` gives the timers. Without it, all states and timers: the key's columns, ``state``,
         ``kind``, ``map_key``, ``position`` and ``value``, of which ``map_key`` and ``value`` are JSON.
     epoch
         By default the last that Spark has decided. Spark keeps the last 100
@@ -58,9 +58,11 @@ def read_state(
     keys = found.key_fields()
     if state is None:
         return _decoded(found.frame, pa.schema([*keys, *_TEXTS]), _as_text)
-    kind, table = found.table_type(state)
-    sample = empty_state(kind, state, table)
+    kind, name, table = found.table_type(state)
+    sample = empty_state(kind, name, table)
     fields = list(keys) if sample.key is not None else []
+    if state == TIMERS:
+        fields.append(pa.field("kind", pa.string()))
     if sample.map_key is not None:
         fields.append(pa.field("map_key", sample.map_key.type))
     if sample.position is not None:
@@ -87,14 +89,16 @@ class StoredGroups:
             return [pa.field(self.key_names[0], kinds[0])]
         return list(kinds[0])
 
-    def table_type(self, state: str) -> tuple[str, pa.DataType]:
-        for title, kind in self.tables.items():
-            if title.partition(":")[2] == state:
-                return title.partition(":")[0], kind
-        names = sorted(title.partition(":")[2] for title in self.tables)
+    def table_type(self, state: str) -> tuple[str, str, pa.DataType]:
+        names = set()
+        for title, table in self.tables.items():
+            kind, _, name = title.partition(":")
+            names.add(TIMERS if kind == TIMERS else name)
+            if state == (TIMERS if kind == TIMERS else name):
+                return kind, name, table
         raise ConfigurationError(
             f"operator {self.uid!r} has stored nothing under the name {state!r} at epoch {self.epoch}; there is: "
-            f"{', '.join(names) or 'nothing'}."
+            f"{', '.join(sorted(names)) or 'nothing'}."
         )
 
 
@@ -234,6 +238,8 @@ def _as_text(state: StoredState, schema: pa.Schema) -> dict[str, pa.Array]:
 
 def _as_typed(state: StoredState, schema: pa.Schema) -> dict[str, pa.Array]:
     given: dict[str, Any] = {"map_key": state.map_key, "position": state.position, "value": state.value}
+    if state.name == TIMERS:
+        given["kind"] = pa.array([state.kind] * len(state.value), pa.string())
     return {
         name: as_declared(array, schema.field(name).type, f"state {state.name!r}")
         for name, array in given.items()

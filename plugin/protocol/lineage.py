@@ -127,6 +127,11 @@ def _refuse_other_operators(storage: Storage, stored: Lineage, now: Lineage) -> 
         )
     for uid, before in stored.operators.items():
         refuse_incompatible(before, now.operators[uid])
+        if before["ticks"] and not now.operators[uid]["ticks"]:
+            raise StateMigrationError(
+                f"operator {uid!r} had timers or union state in {storage.describe()}, and now has neither: Spark can't go on "
+                "without its ticks. Keep on_timer, even if it does nothing any more, or use another checkpoint directory."
+            )
         if before["backend"] != now.operators[uid]["backend"]:
             raise StateMigrationError(
                 f"operator {uid!r}: its state in {storage.describe()} is kept by the state backend {before['backend']}, and "

@@ -109,7 +109,16 @@ class ListState(CollectionState):
 
     def add(self, value: Any) -> None:
         """Appends one element."""
-        self.add_all((value,))
+        checked = self._element(value)
+        key = self._context.key
+        present = self._entries.get(key)
+        if present is None:
+            self._entries[key] = [checked]
+        else:
+            present.append(checked)
+        if self._stamps is not None:
+            self._stamps.setdefault(key, []).append(self._now)
+        self.changed = True
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Appends all elements. They are checked before one is added."""
@@ -194,7 +203,16 @@ class MapState(CollectionState):
 
     def put(self, key: Any, value: Any) -> None:
         """Sets the value of ``key``."""
-        self.put_all({key: value})
+        key, value = self._map_key(key), self._checked(value)
+        owner = self._context.key
+        entries = self._entries.get(owner)
+        if entries is None:
+            self._entries[owner] = {key: value}
+        else:
+            entries[key] = value
+        if self._stamps is not None:
+            self._stamps.setdefault(owner, {})[key] = self._now
+        self.changed = True
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Sets the values of many keys. All are checked before one is set."""

@@ -14,16 +14,13 @@ _NOT_ROWS = "A hook returns None or an iterable of rows: yield each row, or retu
 _AGAIN = "The epoch is not decided: mend this and start the query again, it continues with this epoch."
 
 
-def operator_error(
-    uid: str, epoch: int, key_group: int, hook: str, key: list[Any], error: Exception
-) -> OperatorError:
-    """``key``: the current key, or an empty list when there was none. Raise it ``from error``."""
+def operator_error(uid: str, where: str, error: Exception) -> OperatorError:
+    """``where``: the epoch, key group, hook and key. Raise it ``from error``."""
     problem = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
     line = users_line(error)
     returned_no_rows = line is None and isinstance(error, TypeError)  # it failed where the runtime takes the rows
     return OperatorError(
-        f"Operator {uid!r} failed in epoch {epoch}, key group {key_group}, in {hook}"
-        f"{f' for key {shown(key[0])}' if key else ''}{f', at {line}' if line else ''}: "
+        f"Operator {uid!r} failed in {where}{f', at {line}' if line else ''}: "
         f"{problem.rstrip('.')}. {_NOT_ROWS + ' ' if returned_no_rows else ''}{_AGAIN}"
     )
 

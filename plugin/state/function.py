@@ -37,7 +37,8 @@ class KeyedProcessFunction:
     8. the state is stored, if it has changed.
 
     Fields that a hook sets on ``self`` are gone when the epoch of the group ends, and other groups never see them: what is
-    to last belongs into state. Fields set in ``open`` are seen by all groups of the process; treat them as read-only.
+    to last belongs into state. The copy is shallow: a list or dict made in ``__init__`` or ``open`` is shared by all groups
+    of the process, so don't change it in place; make a new one in ``initialize_state``.
 
     An epoch may run more than once: a failed task is repeated, and so is an epoch that was not decided. Each run starts
     from the same state, elements and times, so the same function gives the same rows and state. Effects outside of state
@@ -74,11 +75,11 @@ class KeyedProcessFunction:
 
         There is no current key. It must do the same in every group, or the groups' broadcast state drifts apart.
         """
-        raise NotImplementedError
+        raise NotImplementedError("there are broadcast rows, but the function has no process_broadcast_element")
 
     def on_timer(self, timestamp: int, ctx: Context) -> Rows:
         """Called for each due timer, in order of time, with ``ctx.key`` set. ``timestamp``: what was registered, in ms."""
-        raise NotImplementedError
+        raise NotImplementedError("a stored timer is due, but the function has no on_timer any more")
 
     def prepare_snapshot(self, ctx: Context) -> Rows:
         """Called once per key group and epoch before its snapshot: the last chance to emit rows of this epoch.

@@ -15,7 +15,7 @@ from lockstep.errors import LockstepError, StateMigrationError
 from lockstep.state.context import Context, OpenContext
 from lockstep.state.declarations import Binding, State
 from lockstep.state.elements import frame_of_rows, keys_of_frame, rows_of_frame
-from lockstep.state.failure import operator_error
+from lockstep.state.failure import operator_error, shown
 from lockstep.state.function import (
     LIST_CHECKPOINTED,
     KeyedProcessFunction,
@@ -24,7 +24,6 @@ from lockstep.state.function import (
     require_function,
     states_of,
 )
-from lockstep.state.key_identity import canonical
 from lockstep.state.keyed_state import KeyedState
 from lockstep.state.operator_spec import OperatorSpec
 from lockstep.state.operator_state import OperatorListState, UnionListState
@@ -105,11 +104,17 @@ class GroupRuntime:
 
     def open(self) -> None:
         """Before the first run."""
-        self.function.open(OpenContext(self.spec.uid, self.spec.max_parallelism))
+        try:
+            self.function.open(OpenContext(self.spec.uid, self.spec.max_parallelism))
+        except Exception as error:
+            raise operator_error(self.spec.uid, "open", error) from error
 
     def close(self) -> None:
         """After the last run."""
-        self.function.close()
+        try:
+            self.function.close()
+        except Exception as error:
+            raise operator_error(self.spec.uid, "close", error) from error
 
     def run(self, blob: bytes | None, given: GroupInput) -> GroupOutput:
         """One epoch of one key group. The same arguments give the same result.
@@ -117,7 +122,7 @@ class GroupRuntime:
         When there is nothing to do but to find that no timer is due, nothing is decoded and no hook is called.
         """
         if not given.has_work:
-            seen = glance(blob)
+            seen = glance(blob, f"operator {self.spec.uid!r}, key group {given.key_group}")
             if not seen.due(given.processing_time, given.watermark):
                 size = len(blob) if blob else 0
                 return GroupOutput([], None, size, seen.next_processing, seen.next_event, seen.keys)
@@ -143,8 +148,8 @@ class GroupRun:
         stored = StoredGroup() if blob is None else StoredGroup.decode(blob, where)
         if stored.uid not in (None, runtime.spec.uid):
             raise StateMigrationError(
-                f"The state found for {where} was written by operator {stored.uid!r}: the query's operators have changed places, "
-                "or one was added or removed. Spark tells them apart by their order alone: put them back."
+                f"The state found for {where} was written by operator {stored.uid!r}: the query's operators have changed "
+                "places, or one was added or removed. Spark tells them apart by their order alone: put them back."
             )
         self.timers = stored.load_timers(runtime.key_type, where)
         self.context = Context(
@@ -300,7 +305,9 @@ class GroupRun:
         processing, event = (self.timers[d] for d in (TimeDomain.PROCESSING_TIME, TimeDomain.EVENT_TIME))
         blob = None
         if any(state.changed for state in self.states.values()) or processing.changed or event.changed:
-            blob = encode_group(self.states, self.timers, self._carried, self.runtime.key_type, keys, self.runtime.owner)
+            blob = encode_group(
+                self.states, self.timers, self._carried, self.runtime.key_type, keys, self.runtime.owner
+            )
             if not blob and not self._size:
                 blob = None  # nothing was stored, and nothing is to be
         size = self._size if blob is None else len(blob)
@@ -329,8 +336,7 @@ class GroupRun:
         if len(runtime.spec.key) > 1:
             kind = row_type(runtime.spec.key.names)
             keys = [key if type(key) is kind else kind._make(key) for key in keys]
-        one_nan = canonical(runtime.key_type.arrow)
-        return keys if one_nan is None else list(map(one_nan, keys))
+        return runtime.key_type.canonical(keys)
 
     def _knows(self, key: Any) -> bool:
         """Whether the key surely belongs to this group."""
@@ -371,6 +377,6 @@ class GroupRun:
                 state.restore([v for table in tables if table is not None for v in state.stored_values(table, where)])
 
     def _failed(self, error: Exception) -> LockstepError:
-        key = [self.context.key] if self.context.has_key else []
-        given = self.given
-        return operator_error(self.runtime.spec.uid, given.epoch, given.key_group, self._hook, key, error)
+        of_key = f" for key {shown(self.context.key)}" if self.context.has_key else ""
+        where = f"epoch {self.given.epoch}, key group {self.given.key_group}, in {self._hook}{of_key}"
+        return operator_error(self.runtime.spec.uid, where, error)

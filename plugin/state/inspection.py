@@ -67,7 +67,9 @@ def _flat(kind: str, name: str, table: pa.StructArray) -> StoredState:
         return StoredState(name, kind, None, table.field("key"), None, table.field("value"))
     value = table.field("value")
     key = None if kind in _WITHOUT_KEY else table.field("key")
-    position = pa.array(range(len(value)), pa.int32()) if kind in (OperatorListState.kind, UnionListState.kind) else None
+    position = (
+        pa.array(range(len(value)), pa.int32()) if kind in (OperatorListState.kind, UnionListState.kind) else None
+    )
     return StoredState(name, kind, key, None, position, value)
 
 
@@ -76,7 +78,9 @@ def _repeated(table: pa.StructArray, lists: pa.ListArray) -> pa.Array:
 
 
 def _positions(lists: pa.ListArray) -> pa.Array:
-    return pa.array([index for length in pc.list_value_length(lists).to_pylist() for index in range(length or 0)], pa.int32())
+    return pa.array(
+        [index for length in pc.list_value_length(lists).to_pylist() for index in range(length or 0)], pa.int32()
+    )
 
 
 def _plain(value: Any) -> Any:

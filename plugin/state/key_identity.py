@@ -62,21 +62,23 @@ def rank_of(arrow: pa.DataType) -> Callable[[Any], Any]:
 class KeyType:
     """The keys of one operator, or of one map: how they are checked, stored, told apart and ordered."""
 
-    __slots__ = ("arrow", "check", "codec", "rank")
+    __slots__ = ("_one_nan", "arrow", "check", "codec", "rank")
 
     def __init__(self, arrow: pa.DataType, what: str) -> None:
         require_hashable(arrow, what)
         self.arrow = arrow
         self.codec = codec_of(arrow)
         self.rank = rank_of(arrow)
-        one_nan = canonical(arrow)
+        self._one_nan = one_nan = canonical(arrow)
         plain = self.codec.check
         self.check: Callable[[Any], Any] = plain if one_nan is None else lambda value: one_nan(plain(value))
 
     def decode(self, array: pa.Array) -> list[Any]:
-        keys = self.codec.decode(array)
-        one_nan = canonical(self.arrow)
-        return keys if one_nan is None else list(map(one_nan, keys))
+        return self.canonical(self.codec.decode(array))
+
+    def canonical(self, keys: list[Any]) -> list[Any]:
+        """``keys``, in which every NaN is the one NaN."""
+        return keys if self._one_nan is None else list(map(self._one_nan, keys))
 
     def encode(self, keys: Iterable[Any]) -> pa.Array:
         return self.codec.encode(list(keys))

@@ -119,7 +119,7 @@ class BroadcastState(OperatorState):
 
     def put(self, key: Any, value: Any) -> None:
         """Sets the value of ``key``."""
-        self.put_all({key: value})
+        self.put_all(((key, value),))
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Sets the values of many keys. All are checked before one is set."""
