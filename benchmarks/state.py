@@ -44,9 +44,7 @@ screen = Console(stderr=True)
 def idiomatic(orders: DataFrame) -> DataFrame:
     """What Spark's manual shows: one group per key, vectorised inside."""
 
-    def running_total(
-        key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState
-    ) -> Iterator[pd.DataFrame]:
+    def running_total(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         total = state.get[0] if state.exists else 0
         for frame in frames:
             running = frame["amount"].cumsum() + total
@@ -180,7 +178,9 @@ def _session(memory: str) -> SparkSession:
 
 
 def _fill(servers: str, work: Work, progress: Progress) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "batch.size": 1_000_000, "compression.type": "lz4"})
+    producer = Producer(
+        {"bootstrap.servers": servers, "linger.ms": 50, "batch.size": 1_000_000, "compression.type": "lz4"}
+    )
     bar = progress.add_task(f"{work.rows:,} rows, {work.name}", total=work.rows)
     for row in range(work.rows):
         account = (row * 7919) % work.keys
@@ -208,7 +208,9 @@ def _run(
             servers, topics=[work.topic], startup_mode="earliest", options={"maxOffsetsPerTrigger": work.rows_per_epoch}
         )
         .load(spark)
-        .select(F.col("key").cast("string").alias("account"), F.col("value").cast("string").cast("bigint").alias("amount"))
+        .select(
+            F.col("key").cast("string").alias("account"), F.col("value").cast("string").cast("bigint").alias("amount")
+        )
     )
     with lockstep.engine.state_backend.settings_at_start(spark, lockstep.StateBackend(backend), 1):
         query = (
@@ -286,7 +288,10 @@ def _cells(label: str, name: str, figures: dict[str, float], ratio: float) -> li
 def _write_docs(result: dict[str, Any]) -> None:
     page = Path(ROOT, "docs", "benchmarks-state.md")
     head, _, _ = page.read_text().partition("<!-- table -->")
-    lines = ["| keys, backend | operator | rows/s | slowest to fastest | epoch | first epoch | × idiomatic |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| keys, backend | operator | rows/s | slowest to fastest | epoch | first epoch | × idiomatic |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for label, contenders in result["medians"].items():
         for name, f in contenders.items():
             lines.append("| " + " | ".join(_cells(label, name, f, result["ratios"][label][name])) + " |")
@@ -294,7 +299,13 @@ def _write_docs(result: dict[str, Any]) -> None:
 
 
 def _progress() -> Progress:
-    return Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}"), TimeElapsedColumn(), console=screen)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,}"),
+        TimeElapsedColumn(),
+        console=screen,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lockstep
 
-
 _EARLIER = 1_750_000_000
 
 

@@ -102,12 +102,15 @@ def test_state_of_an_earlier_epoch_is_readable_while_the_query_runs(bench: Keyed
         assert query.isActive
         assert bench.state("totals", state="total", epoch=0) == [("a", 1)]
         assert bench.state("totals", state="total") == [("a", 3), ("b", 3)]
-        assert bench.state("totals") == [("a", "total", "value", None, None, "3"), ("b", "total", "value", None, None, "3")]
+        assert bench.state("totals") == [
+            ("a", "total", "value", None, None, "3"),
+            ("b", "total", "value", None, None, "3"),
+        ]
         with pytest.raises(ConfigurationError, match="epoch 7 is not decided"):
             bench.state("totals", epoch=7)
         with pytest.raises(ConfigurationError, match=r"'sums' at epoch 1; there is: 'totals'"):
             bench.state("sums")
-        with pytest.raises(ConfigurationError, match="nothing under the name 'sum'.*there is: total"):
+        with pytest.raises(ConfigurationError, match=r"nothing under the name 'sum'.*there is: total"):
             bench.state("totals", state="sum")
     finally:
         query.stop()
@@ -132,7 +135,9 @@ def test_lists_and_maps_are_read_as_rows_with_their_types(bench: KeyedBench) -> 
     assert frame.schema.simpleString() == (
         "struct<account:string,map_key:string,value:struct<count:bigint,last:decimal(10,2)>>"
     )
-    assert sorted((row.account, row.map_key, row.value["count"], str(row.value["last"])) for row in frame.collect()) == [
+    assert sorted(
+        (row.account, row.map_key, row.value["count"], str(row.value["last"])) for row in frame.collect()
+    ) == [
         ("a", "even", 1, "2.00"),
         ("a", "odd", 1, "1.00"),
         ("b", "odd", 1, "3.00"),
@@ -296,7 +301,9 @@ def test_other_key_and_other_number_of_key_groups_are_refused(bench: KeyedBench)
     bench.run(totals(bench))
     with pytest.raises(StateMigrationError, match="max_parallelism is now 64"):
         bench.start(totals(bench, max_parallelism=64))
-    other = lockstep.key_by(bench.stream(), "amount").process(_Same(), uid="totals", output="a string, b bigint, c timestamp")
+    other = lockstep.key_by(bench.stream(), "amount").process(
+        _Same(), uid="totals", output="a string, b bigint, c timestamp"
+    )
     with pytest.raises(StateMigrationError, match=r"stored by key \(account string\).*\(amount bigint\)"):
         bench.start(other)
 
@@ -311,7 +318,7 @@ def test_rocksdb_is_one_setting_and_fixed_by_the_first_start(bench: KeyedBench) 
     assert bench.state("totals", state="total") == [("a", 3)]
     assert list(Path(bench.checkpoint, "state/0").glob("*/*.changelog"))
     assert "RocksDB" not in bench.spark.conf.get("spark.sql.streaming.stateStore.providerClass")
-    with pytest.raises(StateMigrationError, match="kept by the state backend rocksdb.*now it would be hdfs"):
+    with pytest.raises(StateMigrationError, match=r"kept by the state backend rocksdb.*now it would be hdfs"):
         bench.start(totals(bench))
 
 
@@ -327,7 +334,9 @@ class Limits(KeyedProcessFunction):
             yield ctx.key, row.amount
 
 
-def test_broadcast_rows_reach_every_key_group_before_the_elements_of_their_epoch(bench: KeyedBench, tmp_path: Path) -> None:
+def test_broadcast_rows_reach_every_key_group_before_the_elements_of_their_epoch(
+    bench: KeyedBench, tmp_path: Path
+) -> None:
     rules = KeyedBench(bench.spark, _made(tmp_path / "rules"))
     rules.add(("limit", 5))
     keyed = lockstep.key_by(bench.stream(), "account")

@@ -203,6 +203,7 @@ WRONG: list[tuple[Callable[[Script], Any], str]] = [
     (lambda s: s.items.add_all([[1], ["x"]]), r"ListState 'items' is declared as array<bigint>.*list"),
     (lambda s: s.items.update([[1], 5]), "ListState 'items'"),
     (lambda s: s.entries.put(1, []), "MapState 'entries' is declared as string, but its key was given as int"),
+    (lambda s: s.entries.put([1], []), "MapState 'entries' is declared as string, but its key was given as list"),
     (lambda s: s.entries.put("a", 1), "MapState 'entries' is declared as array<bigint>, but its value"),
     (lambda s: s.entries.put(None, []), "MapState 'entries'.*None can't be a key"),
     (lambda s: s.entries.get(3), "MapState 'entries'.*key"),

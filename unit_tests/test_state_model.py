@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.state import KeyedProcessFunction, Row, TimeDomain, ValueState
@@ -36,18 +36,22 @@ ELEMENT, RULE = row_type(("k", "op")), row_type(("op",))
 
 def operation(target: str, *methods: tuple[Any, ...]) -> st.SearchStrategy[tuple[Any, ...]]:
     """One of the methods with drawn arguments, on the state ``target`` or on its versions with a ttl."""
-    drawn = st.one_of(*(st.tuples(*(a if isinstance(a, st.SearchStrategy) else st.just(a) for a in m)) for m in methods))
+    drawn = st.one_of(
+        *(st.tuples(*(a if isinstance(a, st.SearchStrategy) else st.just(a) for a in m)) for m in methods)
+    )
     keyed = target.endswith("*")
     names = SUFFIX.map(lambda suffix: target[:-1] + suffix) if keyed else st.just(target)
     return st.tuples(names, drawn).map(lambda both: (both[0], *both[1]))
 
 
 LIST = st.lists(DOUBLES, max_size=3)
-OPERATIONS = st.one_of(
-    operation("value*", ("value",), ("update", INTS), ("update", None), ("clear",)),
-    operation("nested*", ("value",), ("update", st.tuples(SMALL | st.none(), st.lists(TEXT, max_size=2))), ("clear",)),
-    operation("list*", ("get",), ("add", DOUBLES), ("add_all", LIST), ("update", LIST), ("clear",)),
-    operation(
+KINDS = {
+    "value": operation("value*", ("value",), ("update", INTS), ("update", None), ("clear",)),
+    "nested": operation(
+        "nested*", ("value",), ("update", st.tuples(SMALL | st.none(), st.lists(TEXT, max_size=2))), ("clear",)
+    ),
+    "list": operation("list*", ("get",), ("add", DOUBLES), ("add_all", LIST), ("update", LIST), ("clear",)),
+    "map": operation(
         "map*",
         ("get", SMALL),
         ("get", SMALL, "none"),
@@ -61,17 +65,25 @@ OPERATIONS = st.one_of(
         ("is_empty",),
         ("clear",),
     ),
-    operation("lists*", ("get", TEXT), ("put", TEXT, st.lists(SMALL, max_size=2)), ("remove", TEXT), ("items",)),
-    operation("sum*", ("get",), ("add", SMALL), ("clear",)),
-    operation("mean*", ("get",), ("add", SMALL), ("clear",)),
-    operation("raw*", ("value",), ("update", st.binary(max_size=3)), ("clear",)),
-    operation("operators", ("get",), ("add", INTS), ("add_all", st.lists(SMALL, max_size=2)), ("clear",)),
-    operation("union", ("get",), ("add", st.lists(TEXT, max_size=2)), ("update", st.just([["z"], []])), ("clear",)),
-    operation("raw_operator", ("value",), ("update", st.binary(max_size=3)), ("clear",)),
-    operation("rules", ("get", TEXT), ("contains", TEXT), ("items",)),
+    "map of lists": operation(
+        "lists*", ("get", TEXT), ("put", TEXT, st.lists(SMALL, max_size=2)), ("remove", TEXT), ("items",)
+    ),
+    "reducing": operation("sum*", ("get",), ("add", SMALL), ("clear",)),
+    "aggregating": operation("mean*", ("get",), ("add", SMALL), ("clear",)),
+    "raw": operation("raw*", ("value",), ("update", st.binary(max_size=3)), ("clear",)),
+    "operator list": operation(
+        "operators", ("get",), ("add", INTS), ("add_all", st.lists(SMALL, max_size=2)), ("clear",)
+    ),
+    "union list": operation(
+        "union", ("get",), ("add", st.lists(TEXT, max_size=2)), ("update", st.just([["z"], []])), ("clear",)
+    ),
+    "raw operator": operation("raw_operator", ("value",), ("update", st.binary(max_size=3)), ("clear",)),
+    "broadcast": operation("rules", ("get", TEXT), ("contains", TEXT), ("items",)),
+}
+PROCESSING_TIMERS = operation(
+    "timers", ("register_processing_time_timer", TIMES), ("delete_processing_time_timer", TIMES)
 )
-PROCESSING = operation("timers", ("register_processing_time_timer", TIMES), ("delete_processing_time_timer", TIMES))
-EVENT = operation("timers", ("register_event_time_timer", TIMES), ("delete_event_time_timer", TIMES))
+EVENT_TIMERS = operation("timers", ("register_event_time_timer", TIMES), ("delete_event_time_timer", TIMES))
 RULES = st.one_of(st.tuples(st.just("put"), TEXT, SMALL), st.tuples(st.just("remove"), TEXT), st.just(("clear",)))
 
 
@@ -87,14 +99,16 @@ class Epoch:
     restored_union: bool = False  # a restore hands over the union lists
 
 
-def epochs(with_watermark: bool) -> st.SearchStrategy[list[Epoch]]:
-    operations = st.one_of(OPERATIONS, OPERATIONS, OPERATIONS, PROCESSING, *([EVENT] if with_watermark else []))
+def epochs(
+    operations: st.SearchStrategy[Any], rules: bool = False, keys: st.SearchStrategy[Any] = KEYS
+) -> st.SearchStrategy[list[Epoch]]:
+    elements = st.tuples(keys, operations)
     return st.lists(
         st.builds(
             Epoch,
             elapsed=st.sampled_from([0, 0, 1, 5, 10, 19, 20, 21, 60]),
-            elements=st.lists(st.tuples(KEYS, operations), max_size=12),
-            broadcast=st.lists(RULES, max_size=2) if with_watermark else st.just([]),
+            elements=st.lists(elements, max_size=12) | st.lists(elements, max_size=1),
+            broadcast=st.lists(RULES, max_size=2) if rules else st.just([]),
             restart=st.booleans(),
             failed_first=st.booleans(),
             restored_union=st.booleans(),
@@ -128,11 +142,29 @@ class Lockstep:
         return [tuple(row) for row in rows], output
 
 
-@pytest.mark.parametrize("with_watermark", [False, True], ids=["processing time", "event time and broadcast"])
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.parametrize("kind", list(KINDS))
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_state_and_timers_are_what_the_model_says(with_watermark: bool, data: st.DataObject) -> None:
-    schedule = data.draw(epochs(with_watermark))
+def test_each_state_is_what_the_model_says(kind: str, data: st.DataObject) -> None:
+    """Few keys and one type of state, so that much happens to each entry."""
+    schedule = data.draw(epochs(KINDS[kind], kind == "broadcast", st.sampled_from(["a", None])))
+    compare(schedule, with_watermark=False)
+
+
+@settings(max_examples=80, deadline=None)
+@given(schedule=epochs(PROCESSING_TIMERS | EVENT_TIMERS, keys=st.sampled_from(["b", "a", None])))
+def test_timers_are_what_the_model_says(schedule: list[Epoch]) -> None:
+    compare(schedule, with_watermark=True)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(schedule=epochs(st.one_of(*KINDS.values(), PROCESSING_TIMERS, EVENT_TIMERS), rules=True))
+def test_states_and_timers_together_are_what_the_model_says(schedule: list[Epoch]) -> None:
+    compare(schedule, with_watermark=True)
+
+
+def compare(schedule: list[Epoch], with_watermark: bool) -> None:
+    """Runs both; after every epoch, what was emitted and all that is stored must be the same."""
     real, model = Lockstep(), Model()
     now = 0
     for number, epoch in enumerate(schedule):
@@ -168,7 +200,6 @@ def test_state_and_timers_are_what_the_model_says(with_watermark: bool, data: st
         if given_now.has_work or due:
             assert output.keys == len(model.keys())
             assert (real.blob is None) == model.is_empty()
-            event("executed")
         else:
             assert output.blob is None
         assert_same_contents(real, model, given_now)
@@ -221,7 +252,9 @@ COLUMNS = {
 @given(data=st.data(), types=st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=3))
 def test_same_keys_meet_and_different_ones_do_not_whatever_their_type(data: st.DataObject, types: list[str]) -> None:
     columns = ", ".join(f"k{i} {ddl}" for i, ddl in enumerate(types))
-    spec = OperatorSpec("keys", parse_columns(columns), parse_columns(columns), parse_columns("key string, seen bigint"))
+    spec = OperatorSpec(
+        "keys", parse_columns(columns), parse_columns(columns), parse_columns("key string, seen bigint")
+    )
     pool = data.draw(st.lists(st.tuples(*(COLUMNS[ddl] for ddl in types)), min_size=1, max_size=4))
     batches = data.draw(st.lists(st.lists(st.sampled_from(pool), max_size=6), min_size=1, max_size=4))
     real, seen = Lockstep(spec, Counting), dict[str, int]()

@@ -56,7 +56,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--key", action="append", help="this key alone; once for each column of the key, in order")
     parser.add_argument("--state", metavar="NAME", help="this state alone ('timers' for timers)")
     parser.add_argument("--epoch", metavar="N", type=at_least(0), help="at the end of this epoch; default: the newest")
-    parser.add_argument("--limit", metavar="N", type=at_least(1), default=100, help="most rows to show; default: %(default)s")
+    parser.add_argument(
+        "--limit", metavar="N", type=at_least(1), default=100, help="most rows to show; default: %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON: one object per line with --uid")
 
 

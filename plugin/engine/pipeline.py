@@ -258,11 +258,13 @@ def _operators(frame: Any, taken: set[str]) -> dict[str, KeyedOperator]:
     found: dict[str, KeyedOperator] = {}
     for operator, _ in find_operators(frame._jdf.queryExecution().analyzed()):
         if operator.uid in found and found[operator.uid] is not operator:
-            raise ConfigurationError(f"two operators have the uid {operator.uid!r}. Give each its own: it names the state.")
+            raise ConfigurationError(
+                f"two operators have the uid {operator.uid!r}. Give each its own: it names the state."
+            )
         if operator.uid in found:
             raise ConfigurationError(
-                f"operator {operator.uid!r} is in the query twice (its DataFrame is used twice, as in a self-join): it would "
-                "have two states of one name. Call process once for each, with a uid of its own."
+                f"operator {operator.uid!r} is in the query twice (its DataFrame is used twice, as in a self-join): it "
+                "would have two states of one name. Call process once for each, with a uid of its own."
             )
         if operator.uid in taken:
             raise ConfigurationError(

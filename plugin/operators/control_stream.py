@@ -151,7 +151,11 @@ def _require_python(spark: Any) -> None:
     if chosen is not None:
         return
     default = shutil.which("python3")
-    if default is None or os.path.realpath(default) != os.path.realpath(sys.executable) or sys.prefix != sys.base_prefix:
+    if (
+        default is None
+        or os.path.realpath(default) != os.path.realpath(sys.executable)
+        or sys.prefix != sys.base_prefix
+    ):
         raise ConfigurationError(
             "timers need PYSPARK_PYTHON in the environment of the driver's JVM, and it is not set: Spark would run "
             f"{default}, not {sys.executable}. Make the session with lockstep.configure, or set PYSPARK_PYTHON="

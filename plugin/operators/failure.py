@@ -6,7 +6,9 @@ import re
 
 from lockstep.errors import LockstepError, OperatorError
 
-_WORDS = re.compile(r"^lockstep\.errors\.OperatorError: (.+?)(?=\n\s*\n|\n\s+at |\n\S*Error: |\Z)", re.MULTILINE | re.DOTALL)
+_WORDS = re.compile(
+    r"^lockstep\.errors\.OperatorError: (.+?)(?=\n\s*\n|\n\s+at |\n\S*Error: |\Z)", re.MULTILINE | re.DOTALL
+)
 
 
 def operator_failure(error: Exception) -> LockstepError | None:

@@ -57,8 +57,8 @@ class OperatorInQuery:
         if missing:
             raise CheckpointDeclinedError(
                 f"epoch {epoch}: operator {self.uid!r} has no state of this epoch in partition "
-                f"{', '.join(map(str, missing[:10]))} of {partitions}: a sink has read only a part of the batch. A sink whose "
-                "write() may skip rows must have reads_whole_batch = False."
+                f"{', '.join(map(str, missing[:10]))} of {partitions}: a sink has read only a part of the batch. A sink "
+                "whose write() may skip rows must have reads_whole_batch = False."
             )
 
     def _query_id(self) -> str:

@@ -19,7 +19,6 @@ from lockstep.state.operator_spec import OperatorSpec, describe
 from lockstep.uid import check_uid
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import Column, DataFrame
 
 DEFAULT_MAX_PARALLELISM = 128
@@ -44,7 +43,9 @@ class KeyedStream:
 
     def __init__(self, df: DataFrame, columns: Sequence[str]) -> None:
         if not df.isStreaming:
-            raise ConfigurationError("lockstep.key_by takes a streaming DataFrame; this one is a batch. Use readStream.")
+            raise ConfigurationError(
+                "lockstep.key_by takes a streaming DataFrame; this one is a batch. Use readStream."
+            )
         if not columns:
             raise ConfigurationError("key_by needs at least one column: lockstep.key_by(orders, 'account').")
         self._df = df
@@ -110,7 +111,9 @@ class KeyedStream:
         )
         return _apply(self._groups(operator, task, broadcast), operator, task)
 
-    def reduce(self, function: Callable[[Any, Any], Any], *, uid: str | None = None, emit: str = "element", **options: Any) -> DataFrame:
+    def reduce(
+        self, function: Callable[[Any, Any], Any], *, uid: str | None = None, emit: str = "element", **options: Any
+    ) -> DataFrame:
         """Combine the rows of a key, two at a time: ``function(reduced, row)`` returns a row like the stream's own.
 
         ``emit="element"`` gives the reduced row after every element, as Flink does; ``"epoch"`` one for each key and epoch.
@@ -148,11 +151,13 @@ class KeyedStream:
                     f"operator {uid!r}: order_by={column!r} is no column; there are {', '.join(names)}."
                 )
             if pa.types.is_nested(self._input.field(column).type):
-                raise ConfigurationError(f"operator {uid!r}: order_by={column!r} has a nested type, which has no order.")
+                raise ConfigurationError(
+                    f"operator {uid!r}: order_by={column!r} has a nested type, which has no order."
+                )
         return tuple(names.index(column) for column in given)
 
     def _groups(self, operator: KeyedOperator, task: KeyGroupTask, broadcast: DataFrame | None) -> DataFrame:
-        """Elements, broadcast rows and ticks as one stream: ``group``, ``kind``, ``arrival``, ``payload``, and the columns."""
+        """Elements, broadcast rows and ticks as one stream, with its columns as they travel."""
         from pyspark.sql import functions as F
 
         spark = self._df.sparkSession
@@ -168,7 +173,9 @@ class KeyedStream:
             control.select(*_head(every, TICK, _column("payload")), *task.elements.blanks(), *other, *event_time)
         )
         if broadcast is not None and task.broadcast is not None:
-            rules = broadcast.select(*_head(every, BROADCAST, nothing), *task.elements.blanks(), *task.broadcast.expressions(), *event_time)
+            rules = broadcast.select(
+                *_head(every, BROADCAST, nothing), *task.elements.blanks(), *task.broadcast.expressions(), *event_time
+            )
             rows = rows.union(rules)
         return rows
 
@@ -176,7 +183,7 @@ class KeyedStream:
 def _apply(rows: DataFrame, operator: KeyedOperator, task: KeyGroupTask) -> DataFrame:
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    def run(group: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+    def run(group: Any, frames: Any, state: Any) -> Iterator[Any]:
         return task.run(group, frames, state)
 
     run.__name__ = operator.name  # by which the operator is found in a plan

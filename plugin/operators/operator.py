@@ -66,7 +66,7 @@ class KeyedOperator:
 
 
 def find_operators(plan: Any) -> list[tuple[KeyedOperator, Any]]:
-    """The keyed operators in a plan of the JVM (logical or physical), each with its node; the last in the data's path first."""
+    """The keyed operators in a plan of the JVM, logical or physical, each with its node; the last in the data's path first."""
     found = []
     if _NODE in plan.getClass().getSimpleName():
         operator = _known.get(plan.functionExpr().name())
@@ -87,7 +87,7 @@ def _needs_ticks(description: Mapping[str, Any]) -> bool:
 
 
 def _wake_at(reports: list[EpochReport], timers: Mapping[str, Mapping[int, GroupTimers]]) -> int | None:
-    """When the next tick is due: at the first processing-time timer, or when the watermark may have passed an event-time one.
+    """When the next tick is due: at the first processing-time timer, or when the watermark may have passed an event's.
 
     A watermark that rows have moved is seen by the *next* epoch; when none comes by itself, a tick makes one.
     """

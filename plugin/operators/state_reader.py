@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +44,8 @@ def read_state(
         The query's checkpoint directory. The query may be running.
     state
         The name of one state: the DataFrame has the key's columns and ``value`` with its own type (and ``position`` for
-        lists, ``map_key`` for maps and broadcast state); ``"timers"`` gives the timers. Without it, all states and timers: the key's columns, ``state``,
-        ``kind``, ``map_key``, ``position`` and ``value``, of which ``map_key`` and ``value`` are JSON.
+        lists, ``map_key`` for maps and broadcast state); ``"timers"`` gives the timers. Without it, all states
+        and timers: the key's columns, ``state``, ``kind``, ``map_key``, ``position`` and ``value``, of which ``map_key`` and ``value`` are JSON.
     epoch
         By default the last that Spark has decided. Spark keeps the last 100
         (``spark.sql.streaming.minBatchesToRetain``).
@@ -68,7 +68,9 @@ def read_state(
     if sample.position is not None:
         fields.append(pa.field("position", pa.int32()))
     schema = pa.schema([*fields, pa.field("value", sample.value.type)])
-    return _decoded(found.frame, schema, lambda given, target: _as_typed(given, target) if given.name == state else None)
+    return _decoded(
+        found.frame, schema, lambda given, target: _as_typed(given, target) if given.name == state else None
+    )
 
 
 @dataclass(frozen=True)
@@ -151,23 +153,25 @@ def _groups(spark: SparkSession, directory: str, operator: int, epoch: int) -> D
         return frame.selectExpr("key.group as group", "value.groupState.state as state")
     except PySparkException as error:
         raise CheckpointDirectoryError(
-            f"the state of epoch {epoch} in {directory} can't be read: {str(error).splitlines()[0]} Spark keeps the state of "
-            "the last spark.sql.streaming.minBatchesToRetain epochs; leave out the epoch to read the newest."
+            f"the state of epoch {epoch} in {directory} can't be read: {str(error).splitlines()[0]} Spark keeps the state "
+            "of the last spark.sql.streaming.minBatchesToRetain epochs; leave out the epoch to read the newest."
         ) from error
 
 
 def _catalog(frame: DataFrame) -> list[tuple[str, str, str, str]]:
     """The distinct (uid, key's names, kind:name, type) of all tables."""
 
-    def describe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows: set[tuple[str, str, str, str]] = set()
             for blob in batch.column("state").to_pylist():
                 metadata = read_metadata(blob, "a key group")
                 tables = tables_schema(blob).items()
                 rows |= {(metadata["uid"], metadata["key"], title, to_ddl(kind)) for title, kind in tables}
-            columns = list(zip(*sorted(rows), strict=True)) or [[], [], [], []]
-            yield pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], names=["uid", "key", "title", "type"])
+            columns = list(zip(*sorted(rows), strict=True)) or [()] * 4
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(c, pa.string()) for c in columns], names=["uid", "key", "title", "type"]
+            )
 
     found = frame.mapInArrow(describe, "uid string, key string, title string, type string").distinct().collect()
     return [(row.uid, row.key, row.title, row.type) for row in found]
@@ -192,7 +196,8 @@ def _reads_as(stored: pa.DataType, declared: pa.DataType, uid: str) -> bool:
 
 
 def _is_keyed(title: str, kind: pa.DataType) -> bool:
-    return empty_state(*title.split(":", 1), kind).key is not None
+    state, _, name = title.partition(":")
+    return empty_state(state, name, kind).key is not None
 
 
 def _decoded(
@@ -200,7 +205,7 @@ def _decoded(
 ) -> DataFrame:
     names = schema.names
 
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for group, blob in zip(batch.column("group").to_pylist(), batch.column("state").to_pylist(), strict=True):
                 for state in states_in(blob, f"key group {group}"):

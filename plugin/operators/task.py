@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkRuntimeError
 
 from lockstep.operators.reports import EpochReport, GroupTimers
-from lockstep.operators.wire import InputWire, OutputWire
 from lockstep.operators.union import parts_for
+from lockstep.operators.wire import InputWire, OutputWire
 from lockstep.state.function import KeyedProcessFunction
 from lockstep.state.group import GroupInput, GroupRuntime
 from lockstep.state.operator_spec import OperatorSpec

@@ -287,7 +287,7 @@ def _incoming(column: Column, kind: pa.DataType) -> Column:
     if form is Form.DAYS:
         return F.date_from_unix_date(column)
     if form is Form.TEXT:
-        parsed = F.from_json(column, _text_schema(kind)) if pa.types.is_nested(kind) else column
+        parsed = F.from_json(column, _text_schema(kind).simpleString()) if pa.types.is_nested(kind) else column
         return _from_text(parsed, kind)
     return column
 
@@ -453,8 +453,7 @@ def _pandas_values(series: pd.Series[Any], kind: pa.DataType, nulls: np.ndarray[
     if form is Form.MICROS:
         instants = pd.Series(series.to_numpy().astype("datetime64[us]")).dt.tz_localize("UTC")
         return instants if nulls is None else instants.mask(nulls)
-    values = _with_nulls(_python_values(series, kind), nulls)
-    return pd.Series(values, dtype=object)
+    return pd.Series(_with_nulls(_python_values(series, kind), nulls), dtype=object)
 
 
 def _nullable_dtype(kind: pa.DataType) -> Any:

@@ -86,7 +86,10 @@ def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
                 f"{storage.describe()}/{PATH} appeared and vanished while the query started."
             )
     _refuse_another_query(storage, stored, now)
-    operators = {uid: merged(stored.operators[uid], new) if uid in stored.operators else new for uid, new in now.operators.items()}
+    operators = {
+        uid: merged(stored.operators[uid], new) if uid in stored.operators else new
+        for uid, new in now.operators.items()
+    }
     return replace(now, id=stored.id, created_ms=stored.created_ms, operators=operators)
 
 
@@ -121,16 +124,16 @@ def _refuse_other_operators(storage: Storage, stored: Lineage, now: Lineage) -> 
     lost = sorted(stored.operators.keys() - now.operators.keys())
     if lost:
         raise CheckpointDirectoryError(
-            f"{storage.describe()} holds the state of the operator {', '.join(map(repr, lost))}, which this query lacks: it has "
-            f"{', '.join(map(repr, sorted(now.operators))) or 'none'}. Keep the operator and its uid, or use another checkpoint "
-            "directory."
+            f"{storage.describe()} holds the state of the operator {', '.join(map(repr, lost))}, which this query lacks: it "
+            f"has {', '.join(map(repr, sorted(now.operators))) or 'none'}. Keep the operator and its uid, or use another "
+            "checkpoint directory."
         )
     for uid, before in stored.operators.items():
         refuse_incompatible(before, now.operators[uid])
         if before["ticks"] and not now.operators[uid]["ticks"]:
             raise StateMigrationError(
-                f"operator {uid!r} had timers or union state in {storage.describe()}, and now has neither: Spark can't go on "
-                "without its ticks. Keep on_timer, even if it does nothing any more, or use another checkpoint directory."
+                f"operator {uid!r} had timers or union state in {storage.describe()}, and now has neither: Spark can't go "
+                "on without its ticks. Keep on_timer, even if it does nothing any more, or use another checkpoint directory."
             )
         if before["backend"] != now.operators[uid]["backend"]:
             raise StateMigrationError(
