@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration lint typing format lock wheel clean
+.PHONY: help setup demo test unit integration bench-state lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ $(JARS): $(READY) # Spark's jars, fetched once by one JVM: Ivy's cache is not ma
 
 integration: $(JARS) ## real Spark, real Kafka (Docker if there is an engine, embedded otherwise), real Delta
 	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
+	$(BIN)/python benchmarks/state.py $(ARGS)
 
 lint: setup typing ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -458,7 +458,7 @@ def test_example_loses_and_repeats_nothing_when_its_driver_is_killed(aftermath: 
 
 
 def test_bank_has_the_same_money_in_state_and_table_at_every_retained_epoch(aftermath: Aftermath) -> None:
-    assert len(aftermath.audit) >= 5
+    assert len(aftermath.audit) >= 4
     assert {min(aftermath.audit), max(aftermath.audit)} == {0, max(row["epoch"] for row in aftermath.bank)}
     for epoch, state in aftermath.audit.items():
         table = dict.fromkeys(state, OPENING)
@@ -483,7 +483,7 @@ def test_bank_has_the_same_money_in_every_version_of_its_table_as_in_its_state(a
                 found[row["account"]] += row["change"]
             assert found == aftermath.audit[last], f"version {version}, up to epoch {last}"
             assert sum(found.values()) == OPENING * len(found), f"version {version}, up to epoch {last}"
-    assert seen >= 3
+    assert seen >= 2
 
 
 def balances(rows: list[Sent]) -> dict[tuple[str, int], int]:

@@ -20,6 +20,7 @@ _MILLIS = {
     **dict.fromkeys(["s", "sec", "second", "seconds"], 1_000),
     **dict.fromkeys(["m", "min", "minute", "minutes"], 60_000),
     **dict.fromkeys(["h", "hour", "hours"], 3_600_000),
+    **dict.fromkeys(["d", "day", "days"], 86_400_000),
 }
 
 
@@ -128,10 +129,10 @@ class CheckpointConfig:
 
 
 def parse_duration(text: str) -> timedelta:
-    """``"250 ms"``, ``"10 s"``, ``"5 min"``, ``"1 h"`` or a plain number of milliseconds."""
+    """``"250 ms"``, ``"10 s"``, ``"5 min"``, ``"1 h"``, ``"7 d"`` or a plain number of milliseconds."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not match or match[2] not in _MILLIS:
-        raise ValueError("not a duration; write for example '250 ms', '10 s', '5 min' or '1 h'")
+        raise ValueError("not a duration; write for example '250 ms', '10 s', '5 min', '1 h' or '7 d'")
     try:
         return timedelta(milliseconds=float(match[1]) * _MILLIS[match[2]])
     except OverflowError as error:

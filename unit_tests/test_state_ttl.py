@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from lockstep.errors import ConfigurationError
-from lockstep.state import KeyedProcessFunction, ListState, MapState, Ttl, TtlUpdate, ValueState
+from lockstep.state import (
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    RawKeyedState,
+    ReducingState,
+    Ttl,
+    TtlUpdate,
+    ValueState,
+)
 from lockstep.testing import KeyedHarness
 
 
@@ -148,6 +157,61 @@ def test_each_element_and_each_entry_expires_on_its_own() -> None:
     assert (h.state("items", "a"), h.state("entries", "a")) == ([2], {2: 2})
     h.advance_processing_time(6)
     assert (h.state("items", "a"), h.state("entries", "a"), h.keys()) == ([], {}, [])
+
+
+@pytest.mark.parametrize("update", list(TtlUpdate))
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda s: s.items.get() == [0],
+        lambda s: s.entries.get(0) == 0,
+        lambda s: 0 in s.entries,
+        lambda s: s.entries.keys() == [0],
+        lambda s: s.entries.values() == [0],
+        lambda s: s.entries.items() == [(0, 0)],
+        lambda s: s.total.get() == 0,
+        lambda s: s.raw.value() == b"0",
+    ],
+)
+def test_every_way_to_read_keeps_what_was_read_if_asked_to(read: Any, update: TtlUpdate) -> None:
+    ttl = Ttl("10 ms", update)
+
+    class Reading(KeyedProcessFunction):
+        items = ListState("bigint", ttl=ttl)
+        entries = MapState("bigint", "bigint", ttl=ttl)
+        total = ReducingState("bigint", max, ttl=ttl)
+        raw = RawKeyedState(ttl=ttl)
+
+        def process_element(self, row: Any, ctx: Any) -> Any:
+            if ctx.epoch == 0:
+                self.items.add(0)
+                self.entries.put(0, 0)
+                self.total.add(0)
+                self.raw.update(b"0")
+                return None
+            return [(ctx.key, int(read(self)))]
+
+    h = harness(Reading())
+    for _ in range(4):
+        h.push(("a", 0))
+        h.advance_processing_time(6)
+    assert [row.v for row in h.take_output()] == ([1, 1, 1] if update is TtlUpdate.ON_READ_AND_WRITE else [1, 0, 0])
+
+
+def test_asking_whether_a_map_is_empty_reads_nothing() -> None:
+    class Asking(KeyedProcessFunction):
+        entries = MapState("bigint", "bigint", ttl=Ttl("10 ms", TtlUpdate.ON_READ_AND_WRITE))
+
+        def process_element(self, row: Any, ctx: Any) -> Any:
+            if ctx.epoch == 0:
+                self.entries.put(0, 0)
+            return [(ctx.key, int(self.entries.is_empty()))]
+
+    h = harness(Asking())
+    for _ in range(3):
+        h.push(("a", 0))
+        h.advance_processing_time(6)
+    assert [row.v for row in h.take_output()] == [0, 0, 1]
 
 
 def test_a_clock_that_goes_back_expires_nothing() -> None:

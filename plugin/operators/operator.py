@@ -66,7 +66,7 @@ class KeyedOperator:
 
 
 def find_operators(plan: Any) -> list[tuple[KeyedOperator, Any]]:
-    """The keyed operators in a plan of the JVM, logical or physical, each with its node; the last in the data's path first."""
+    """The keyed operators in a plan of the JVM, logical or physical, each with its node, from the sinks upwards."""
     found = []
     if _NODE in plan.getClass().getSimpleName():
         operator = _known.get(plan.functionExpr().name())

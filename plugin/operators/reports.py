@@ -63,7 +63,7 @@ class _Sum(AccumulatorParam[Reports]):
                 value1[query] = report
             else:
                 known.add(report)
-        if self._changed is not None:
+        if self._changed is not None and value2:  # a task without any key group reports nothing, and changes nothing
             self._changed({query: value1[query] for query in value2})
         return value1
 

@@ -45,7 +45,8 @@ def read_state(
     state
         The name of one state: the DataFrame has the key's columns and ``value`` with its own type (and ``position`` for
         lists, ``map_key`` for maps and broadcast state); ``"timers"`` gives the timers. Without it, all states
-        and timers: the key's columns, ``state``, ``kind``, ``map_key``, ``position`` and ``value``, of which ``map_key`` and ``value`` are JSON.
+        and timers: the key's columns, ``state``, ``kind``, ``map_key``, ``position`` and ``value``, of which ``map_key``
+        and ``value`` are JSON.
     epoch
         By default the last that Spark has decided. Spark keeps the last 100
         (``spark.sql.streaming.minBatchesToRetain``).

@@ -19,8 +19,8 @@ def payload_of(uid: str, decided: int, blobs: Iterable[tuple[int, bytes]]) -> by
     payload = json.dumps({"after": decided, "parts": [base64.b64encode(part).decode() for part in parts]}).encode()
     if len(payload) > LARGEST:
         raise LockstepError(
-            f"operator {uid!r}: its union list state has grown to {len(payload):,} bytes, and every key group gets all of it "
-            f"at a start; {LARGEST:,} are allowed. Keep less in it, or use OperatorListState, which stays with its key group."
+            f"operator {uid!r}: its union list state has grown to {len(payload):,} bytes; every key group gets all of it "
+            f"at a start; {LARGEST:,} are allowed. Keep less in it, or use OperatorListState, which stays where it is."
         )
     return payload
 
