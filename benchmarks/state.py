@@ -186,7 +186,7 @@ def _fill(servers: str, work: Work, progress: Progress) -> None:
         account = (row * 7919) % work.keys
         producer.produce(work.topic, key=f"account-{account}", value=str(row % 1000))
         if row % 10_000 == 0:
-            producer.poll(0)
+            producer.flush(60)
             progress.update(bar, completed=row)
     if producer.flush(60):
         raise SystemExit("the broker did not take all rows")

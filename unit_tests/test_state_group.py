@@ -197,6 +197,16 @@ def test_group_with_nothing_left_is_to_be_removed() -> None:
     assert rows(GroupRuntime(SPEC, Total()).run(b"", given(("a", 1)))) == [("a", 1)]  # empty is as good as none
 
 
+def test_group_that_wrote_and_cleared_in_its_first_epoch_has_nothing_to_store_or_remove() -> None:
+    class Passing(Total):
+        def process_element(self, row: Any, ctx: Any) -> None:
+            self.total.update(row.v)
+            self.total.clear()
+
+    output = GroupRuntime(SPEC, Passing()).run(None, given(("a", 1)))
+    assert (output.blob, output.size, output.keys) == (None, 0, 0)
+
+
 class Alarm(KeyedProcessFunction):
     calls: list[str]
 

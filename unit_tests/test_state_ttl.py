@@ -198,6 +198,38 @@ def test_every_way_to_read_keeps_what_was_read_if_asked_to(read: Any, update: Tt
     assert [row.v for row in h.take_output()] == ([1, 1, 1] if update is TtlUpdate.ON_READ_AND_WRITE else [1, 0, 0])
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s: s.entries.put(0, 0),
+        lambda s: s.entries.put_all({0: 0}),
+        lambda s: s.items.update([0]),
+        lambda s: s.last.update(0),
+        lambda s: s.total.add(0),
+    ],
+)
+def test_writing_again_makes_an_entry_young(write: Any) -> None:
+    ttl = Ttl("10 ms")
+
+    class Writing(KeyedProcessFunction):
+        items = ListState("bigint", ttl=ttl)
+        entries = MapState("bigint", "bigint", ttl=ttl)
+        last = ValueState("bigint", ttl=ttl)
+        total = ReducingState("bigint", max, ttl=ttl)
+
+        def process_element(self, row: Any, ctx: Any) -> None:
+            write(self)
+
+    h = harness(Writing())
+    for _ in range(3):
+        h.push(("a", 0))
+        h.advance_processing_time(6)
+    h.advance_processing_time(3)
+    assert h.keys() == ["a"]
+    h.advance_processing_time(1)
+    assert h.keys() == []
+
+
 def test_asking_whether_a_map_is_empty_reads_nothing() -> None:
     class Asking(KeyedProcessFunction):
         entries = MapState("bigint", "bigint", ttl=Ttl("10 ms", TtlUpdate.ON_READ_AND_WRITE))
