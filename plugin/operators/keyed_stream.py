@@ -10,7 +10,7 @@ import pyarrow as pa
 from lockstep.errors import ConfigurationError
 from lockstep.operators.control_stream import silent_stream, ticking_stream
 from lockstep.operators.operator import KeyedOperator
-from lockstep.operators.task import BROADCAST, ELEMENT, TICK, KeyGroupTask
+from lockstep.operators.task import BROADCAST, ELEMENT, HEAD, KINDS, PAYLOAD, TICK, KeyGroupTask
 from lockstep.operators.wire import InputWire, OutputWire, arrow_schema
 from lockstep.state.ddl import parse_columns, to_ddl
 from lockstep.state.folding_state import AggregateFunction
@@ -164,20 +164,17 @@ class KeyedStream:
         groups = operator.spec.max_parallelism
         of_key = F.pmod(F.xxhash64(*[_column(name) for name in self._key.names]), F.lit(groups)).cast("int")
         every = F.explode(F.sequence(F.lit(0), F.lit(groups - 1)))
-        nothing = F.lit(None).cast("binary")
-        other = [] if task.broadcast is None else task.broadcast.blanks()
-        event_time = [_event_time(self._df)] if _event_time_delay(self._df) is not None else []
-        elements = self._df.select(*_head(of_key, ELEMENT, nothing), *task.elements.expressions(), *other, *event_time)
         control = (ticking_stream if operator.needs_ticks else silent_stream)(spark, operator.mailbox)
-        rows = elements.union(
-            control.select(*_head(every, TICK, _column("payload")), *task.elements.blanks(), *other, *event_time)
-        )
+        own, others = task.elements, [] if task.broadcast is None else task.broadcast.blanks()
+        tail = [_event_time(self._df)] if _event_time_delay(self._df) is not None else []
+        payload = [_column("payload")] if operator.has_union_state else []
+        no_payload = [F.lit(None).cast("binary")] if operator.has_union_state else []
+        rows = self._df.select(*_head(of_key, ELEMENT), *own.expressions(), *others, *tail, *no_payload)
+        rows = rows.union(control.select(*_head(every, TICK), *own.blanks(), *others, *tail, *payload))
         if broadcast is not None and task.broadcast is not None:
-            rules = broadcast.select(
-                *_head(every, BROADCAST, nothing), *task.elements.blanks(), *task.broadcast.expressions(), *event_time
-            )
-            rows = rows.union(rules)
-        return rows
+            rules = task.broadcast.expressions()
+            rows = rows.union(broadcast.select(*_head(every, BROADCAST), *own.blanks(), *rules, *tail, *no_payload))
+        return rows.withColumnRenamed(rows.columns[-1], PAYLOAD) if payload else rows
 
 
 def _apply(rows: DataFrame, operator: KeyedOperator, task: KeyGroupTask) -> DataFrame:
@@ -190,18 +187,14 @@ def _apply(rows: DataFrame, operator: KeyedOperator, task: KeyGroupTask) -> Data
     result = rows.groupBy("group").applyInPandasWithState(
         run, task.output.spark_schema, "state binary", "append", GroupStateTimeout.NoTimeout
     )
-    return result.select(*task.output.expressions())
+    return task.output.rows(result)
 
 
-def _head(group: Column, kind: int, payload: Column) -> list[Column]:
+def _head(group: Column, kind: int) -> list[Column]:
+    """The key group, and in one number what a row is and in which partition it arrived: few columns travel faster."""
     from pyspark.sql import functions as F
 
-    return [
-        group.alias("group"),
-        F.lit(kind).cast("tinyint").alias("kind"),
-        F.spark_partition_id().alias("arrival"),
-        payload.alias("payload"),
-    ]
+    return [group.alias("group"), (F.spark_partition_id() * F.lit(KINDS) + F.lit(kind)).alias(HEAD)]
 
 
 def _event_time_delay(df: DataFrame) -> int | None:

@@ -13,6 +13,7 @@ import pandas as pd
 from pyspark import TaskContext
 from pyspark.errors import PySparkRuntimeError
 
+from lockstep.operators.archives import read_archives_only_when_changed
 from lockstep.operators.reports import EpochReport, GroupTimers
 from lockstep.operators.union import parts_for
 from lockstep.operators.wire import InputWire, OutputWire
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
 ELEMENT, BROADCAST, TICK = 0, 1, 2
+KINDS = 4
+HEAD = "head"  # of a row: number of the partition that it arrived in * KINDS + what it is
+PAYLOAD = "payload"
 _QUERY_ID = "sql.streaming.queryId"
 _EPOCH = "streaming.sql.batchId"
 
@@ -48,7 +52,7 @@ class KeyGroupTask:
         frame = _whole(frames)
         task = TaskContext.get()
         query, epoch = _property(task, _QUERY_ID, ""), int(_property(task, _EPOCH, "-1"))
-        kinds = frame["kind"].to_numpy()
+        kinds = frame[HEAD].to_numpy() % KINDS
         elements = _chosen(frame, kinds, ELEMENT)
         blob = bytes(state.get[0]) if state.exists else None
         result = runtime.run(blob, self._input(int(group[0]), epoch, elements, frame, kinds, state, runtime.by_batch))
@@ -81,16 +85,17 @@ class KeyGroupTask:
         state: Any,
         by_batch: bool,
     ) -> GroupInput:
-        elements = _in_order(elements, [self.elements.columns[index] for index in self.order] or ["arrival"])
+        elements = _in_order(elements, [self.elements.columns[index] for index in self.order] or [HEAD])
         columns = None if by_batch else self.elements.lists(elements)
         make = row_type(tuple(self.spec.input.names))._make
         broadcast: list[Any] = []
         union = None
         if len(elements) != len(frame):
-            ticks = frame.loc[kinds == TICK, "payload"]
-            union = next((parts_for(epoch, bytes(one)) for one in ticks if one is not None), None)
+            if PAYLOAD in frame.columns:
+                payloads = frame.loc[kinds == TICK, PAYLOAD]
+                union = next((parts_for(epoch, bytes(one)) for one in payloads if one is not None), None)
             if self.broadcast is not None:
-                broadcast = self.broadcast.rows(_in_order(_chosen(frame, kinds, BROADCAST), ["arrival"]))
+                broadcast = self.broadcast.rows(_in_order(_chosen(frame, kinds, BROADCAST), [HEAD]))
         return GroupInput(
             key_group=group,
             epoch=epoch,
@@ -114,6 +119,7 @@ class KeyGroupTask:
         if self._runtime is None:
             # Spark's serializer pads what it sends with empty rows; pandas warns of that, and no user could mend it.
             warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
+            read_archives_only_when_changed()
             self._runtime = GroupRuntime(self.spec, self.function)
             self._runtime.open()
             weakref.finalize(self, self._runtime.close)  # when Spark lets go of the task

@@ -25,7 +25,7 @@ from lockstep.errors import ConfigurationError
 from lockstep.state.row import row_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _BITS = 62  # of a bigint that are used as a mask
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -186,39 +186,53 @@ class InputWire:
 
 @dataclass(frozen=True)
 class OutputWire:
-    """From a worker to the JVM."""
+    """From a worker to the JVM.
+
+    All rows of a call travel as one, with a list in every column. Spark's serializer pads each batch of rows with as many
+    empty states, cell by cell, which costs more than the rows themselves.
+    """
 
     schema: pa.Schema
 
     @property
     def spark_schema(self) -> T.StructType:
-        fields = [T.StructField(f"o{i}", _wire_spark_type(kind)) for i, kind in enumerate(self.schema.types)]
-        return T.StructType([*fields, T.StructField("nan", T.LongType())])
+        kinds = [_wire_spark_type(kind) for kind in self.schema.types]
+        if self._floats():
+            kinds.append(T.LongType())
+        return T.StructType([T.StructField(f"o{i}", T.ArrayType(kind)) for i, kind in enumerate(kinds)])
 
-    def expressions(self) -> list[Column]:
-        """The operator's columns, from what travelled."""
+    def rows(self, packed: DataFrame) -> DataFrame:
+        """The operator's rows, from what travelled."""
+        from pyspark.sql import functions as F
+
+        rows = packed.select(F.explode(F.arrays_zip(*packed.columns)).alias("row")).select("row.*")
+        return rows.select(*self._expressions())
+
+    def _expressions(self) -> list[Column]:
         from pyspark.sql import functions as F
 
         sent = []
         floats = self._floats()
+        nan = F.col(f"o{len(self.schema)}")
         for index, field in enumerate(self.schema):
             column = _incoming(F.col(f"o{index}"), field.type)
             if index in floats[:_BITS]:
-                flag = F.col("nan").bitwiseAND(F.lit(1 << floats.index(index)))
+                flag = nan.bitwiseAND(F.lit(1 << floats.index(index)))
                 column = F.when(flag != 0, F.lit(float("nan")).cast(spark_type(field.type))).otherwise(column)
             sent.append(column.alias(field.name))
         return sent
 
     def frame(self, columns: Sequence[pa.Array]) -> pd.DataFrame:
         """The frame that Spark's serializer takes. A NaN that is no null is marked: pandas makes no difference."""
-        rows = len(columns[0])
-        nan = np.zeros(rows, dtype=np.int64)
-        for bit, index in enumerate(self._floats()[:_BITS]):
-            flags = pc.fill_null(pc.is_nan(columns[index]), False)
-            nan |= np.where(flags.to_numpy(zero_copy_only=False), np.int64(1 << bit), np.int64(0))
-        series: dict[str, Any] = {f"o{i}": _numpy_values(_wire_array(column)) for i, column in enumerate(columns)}
-        series["nan"] = nan
-        return pd.DataFrame(series)
+        cells = [_listed(_wire_array(column)) for column in columns]
+        floats = self._floats()[:_BITS]
+        if floats:
+            nan = np.zeros(len(columns[0]), dtype=np.int64)
+            for bit, index in enumerate(floats):
+                flags = pc.fill_null(pc.is_nan(columns[index]), False)
+                nan |= np.where(flags.to_numpy(zero_copy_only=False), np.int64(1 << bit), np.int64(0))
+            cells.append(nan.tolist())
+        return pd.DataFrame({f"o{i}": [cell] for i, cell in enumerate(cells)})
 
     def _floats(self) -> list[int]:
         return [index for index, kind in enumerate(self.schema.types) if pa.types.is_floating(kind)]
@@ -349,14 +363,12 @@ def _wire_array(column: pa.Array) -> pa.Array:
     return column
 
 
-def _numpy_values(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Numbers as numbers, unless some are null: then, as everything else, Python's own values."""
-    exact = pa.types.is_floating(array.type) or pa.types.is_string(array.type) or not array.null_count
-    if exact and not pa.types.is_decimal(array.type):
-        return np.asarray(array.to_numpy(zero_copy_only=False))
-    values = np.empty(len(array), dtype=object)
-    values[:] = array.to_pylist()
-    return values
+def _listed(array: pa.Array) -> list[Any]:
+    if form_of(array.type) is Form.NUMBER and not array.null_count:
+        return list(array.to_numpy(zero_copy_only=False).tolist())
+    if pa.types.is_string(array.type):
+        return list(array.to_numpy(zero_copy_only=False))
+    return list(array.to_pylist())
 
 
 def _text_of(value: Any, kind: pa.DataType) -> Any:
