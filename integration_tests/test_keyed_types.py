@@ -34,7 +34,8 @@ COLUMNS = {
     "back`tick": "struct<count:bigint,inner:array<struct<x:double,y:decimal(5,2)>>>",
 }
 VALUES = """
- (1, true, 127Y, 32767S, 2147483647, 9223372036854775807, float('0.1'), double('0.1'), 1234567890123456789012345678.0123456789,
+ (1, true, 127Y, 32767S, 2147483647, 9223372036854775807, float('0.1'), double('0.1'),
+  1234567890123456789012345678.0123456789,
   'köln', X'00FF', DATE'9999-12-31', TIMESTAMP'2025-10-26 00:30:00.123456Z', TIMESTAMP_NTZ'2025-10-26 02:30:00.000001',
   array(1, null, 3), map('a', TIMESTAMP'2025-10-26 01:30:00Z', 'b', null),
   named_struct('count', 9007199254740993L, 'inner', array(named_struct('x', double('NaN'), 'y', 1.50), null))),
