@@ -144,6 +144,32 @@ def test_lists_and_maps_are_read_as_rows_with_their_types(bench: KeyedBench) -> 
     ]
 
 
+def test_key_columns_whose_names_have_a_meaning_are_told_apart(bench: KeyedBench) -> None:
+    class Count(KeyedProcessFunction):
+        count = ValueState("int", default=0)
+
+        def process_element(self, row: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+            self.count.update(self.count.value() + 1)
+            yield ctx.key, self.count.value()
+
+    bench.add(("a", 1), ("a", 1))
+    keyed = lockstep.key_by(bench.stream().selectExpr("account as state", "amount as `dot.ted`"), "state")
+    bench.run(keyed.process(Count(), uid="counts", output="state string, n int"))
+    assert bench.rows() == [("a", 1), ("a", 2)]
+    frame = lockstep.read_state(bench.spark, bench.checkpoint, "counts")
+    assert frame.columns == ["key_state", "state", "kind", "map_key", "position", "value"]
+    assert bench.state("counts") == [("a", "count", "value", None, None, "2")]
+
+
+def test_two_operators_and_state_of_sparks_own_are_refused_together(bench: KeyedBench) -> None:
+    once = totals(bench).dropDuplicates(["account"])
+    both = lockstep.key_by(once, "account").process(_Same(), uid="same", output=OUTPUT)
+    with pytest.raises(
+        ConfigurationError, match=r"two keyed operators can't have Spark's own stateful operator.*Deduplicate"
+    ):
+        bench.start(both)
+
+
 def test_composite_keys_are_rows_and_read_back_as_columns(bench: KeyedBench) -> None:
     class Count(KeyedProcessFunction):
         count = ValueState("int", default=0)
@@ -375,8 +401,11 @@ def test_union_list_state_is_given_whole_to_everyone_after_a_restart_once(bench:
     bench.add(("a", 1))
     bench.add(("d", 1))
     query = bench.run(totals(bench, Witness()))
-    assert bench.rows() == [("a", 1), ("a", 3), ("b", 1), ("c", 1), ("d", 4)]
+    assert bench.rows() == [("a", 1), ("a", 3), ("b", 1), ("c", 1), ("d", 1)], "with the first epoch of the start alone"
     assert query.exception() is None
+    assert bench.state("totals", state="seen") == [(0, "a"), (0, "b"), (0, "c"), (0, "d")], (
+        "not stored by those who read"
+    )
 
 
 def test_no_part_of_the_batch_may_be_left_out(bench: KeyedBench) -> None:

@@ -111,6 +111,20 @@ def test_event_time_timer_of_a_key_without_new_data_fires_when_others_move_the_w
     assert bench.rows() == [("a", 2, "EVENT_TIME"), ("b", 1, "EVENT_TIME")]
 
 
+def test_event_time_timer_fires_when_rows_that_never_reach_the_operator_move_the_watermark(bench: KeyedBench) -> None:
+    stream = bench.stream(watermark="1 second").where("account <> 'dropped'")
+    frame = lockstep.key_by(stream, "account").process(Session(), uid="sessions", output=OUTPUT)
+    bench.add(("a", 1, "2026-01-01T00:00:00Z"))
+    query = bench.start(frame)
+    try:
+        query.processAllAvailable()
+        bench.add(("dropped", 1, "2026-01-01T00:01:00Z"))
+        wait_for(lambda: len(bench.rows()) == 1, query, "the session of a")
+        assert bench.rows() == [("a", 1, "EVENT_TIME")]
+    finally:
+        query.stop()
+
+
 def test_operator_may_get_timers_later_in_the_same_directory(bench: KeyedBench) -> None:
     class Plain(Alarm):
         on_timer = KeyedProcessFunction.on_timer

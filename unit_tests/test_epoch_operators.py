@@ -105,6 +105,7 @@ def described(uid: str = "totals", type_: str = "bigint", **changes: Any) -> Lin
         "timers": False,
         "states": {"total": {"kind": "value", "types": {"value": type_}}},
         "ticks": True,
+        "position": 0,
         "backend": "hdfs",
         **changes,
     }
@@ -133,6 +134,7 @@ def test_same_operators_continue() -> None:
         ({"max_parallelism": 64}, ["max_parallelism", "128", "64"]),
         ({"backend": "rocksdb"}, ["hdfs", "rocksdb"]),
         ({"ticks": False}, ["on_timer"]),
+        ({"position": 1}, ["changed its place"]),
     ],
 )
 def test_what_stored_state_depends_on_is_refused_to_change(change: dict[str, Any], names: list[str]) -> None:

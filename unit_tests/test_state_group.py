@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lockstep.errors import ConfigurationError, CorruptRecordError, OperatorError, StateAccessError
+from lockstep.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    OperatorError,
+    StateAccessError,
+    StateMigrationError,
+)
 from lockstep.state import KeyedProcessFunction, OpenContext, Row, ValueState
 from lockstep.state.ddl import parse_columns
 from lockstep.state.group import GroupInput, GroupOutput, GroupRuntime, peek
@@ -287,9 +294,42 @@ def test_row_is_a_tuple_a_dict_or_a_row(emitted: Any) -> None:
     assert rows(output) == [("a", 1)]
 
 
-def test_column_missing_in_a_dict_is_null() -> None:
-    output = GroupRuntime(SPEC, Emitting(lambda row, ctx: [{"k": "a"}, ("b", 2)])).run(None, given(("a", 1)))
-    assert rows(output) == [("a", None), ("b", 2)]
+def test_column_missing_in_a_dict_is_told() -> None:
+    runtime = GroupRuntime(SPEC, Emitting(lambda row, ctx: [{"k": "a"}, ("b", 2)]))
+    with pytest.raises(
+        OperatorError, match=r"for key 'a'.*\{'k': 'a'\} is no row of the output: it has no v; give None"
+    ):
+        runtime.run(None, given(("a", 1)))
+
+
+def test_row_of_pyspark_is_taken_by_name() -> None:
+    from pyspark.sql import Row as SparkRow
+
+    output = GroupRuntime(SPEC, Emitting(lambda row, ctx: [SparkRow(v=7, k="a")])).run(None, given(("a", 1)))
+    assert rows(output) == [("a", 7)]
+
+
+def test_state_of_another_number_of_key_groups_is_refused_wherever_it_is_read() -> None:
+    blob = GroupRuntime(SPEC, Total()).run(None, given(("a", 1))).blob
+    other = GroupRuntime(replace(SPEC, max_parallelism=SPEC.max_parallelism * 2), Total())
+    with pytest.raises(StateMigrationError, match="max_parallelism is now"):
+        other.run(blob, given(("a", 1)))
+
+
+@pytest.mark.parametrize(
+    "frame, problem",
+    [
+        ({"k": ["a"], "v": pa.array(["12"])}, "string"),
+        ({"k": pa.array([1]), "v": pa.array([12])}, "int64"),
+    ],
+)
+def test_column_of_a_frame_is_never_read_out_of_another_kind_of_value(frame: Any, problem: str) -> None:
+    class Batch(KeyedProcessFunction):
+        def process_batch(self, batch: Any, ctx: Any) -> Any:
+            return [pa.table(frame)]
+
+    with pytest.raises(OperatorError, match=problem):
+        GroupRuntime(SPEC, Batch()).run(None, given(("a", 1)))
 
 
 @pytest.mark.parametrize(

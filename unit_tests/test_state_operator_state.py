@@ -191,19 +191,30 @@ def test_after_a_restore_every_group_gets_the_union_of_all_lists_and_its_own_lis
         assert texts(output) == [f"False [{group}] [{group}]"]
         blobs.append(output.blob)
     parts = [union_part(blob or b"") for blob in blobs]
+    others = [parts[0], parts[2]]
     assert all(0 < len(part) < len(blob or b"") for part, blob in zip(parts, blobs, strict=True))
-    restored = runtime.run(blobs[1], GroupInput(1, 1, 0, elements=[ROW(("k", 9))], union=parts))
-    assert texts(restored) == ["True [0, 1, 2, 9] [1, 9]"]
+    restored = runtime.run(blobs[1], GroupInput(1, 1, 0, elements=[ROW(("k", 9))], union=others))
+    assert texts(restored) == ["True [0, 2, 1, 9] [1, 9]"]
     new = runtime.run(None, GroupInput(7, 1, 0, elements=[ROW(("k", 9))], union=parts))
     assert texts(new) == ["True [0, 1, 2, 9] [9]"]  # a group that had no state of its own
 
 
-def test_restored_lists_are_kept_by_a_group_that_has_nothing_else_to_do() -> None:
+def test_restored_lists_are_stored_only_when_the_function_writes_its_list() -> None:
     runtime = GroupRuntime(SPEC, Members())
     first = runtime.run(None, GroupInput(0, 0, 0, elements=[ROW(("k", 5))]))
-    restored = runtime.run(None, GroupInput(1, 1, 0, union=[union_part(first.blob or b"")]))
-    later = runtime.run(restored.blob, GroupInput(1, 2, 0, elements=[ROW(("k", 6))]))
-    assert texts(later) == ["True [5, 6] [6]"]
+    part = union_part(first.blob or b"")
+    restored = runtime.run(None, GroupInput(1, 1, 0, union=[part]))
+    assert restored.blob is None, "else every start would multiply the lists by the number of groups"
+    own = runtime.run(None, GroupInput(1, 1, 0, elements=[ROW(("k", 6))]))
+    again = runtime.run(own.blob, GroupInput(1, 2, 0, union=[part]))
+    assert again.blob is None
+    later = runtime.run(own.blob, GroupInput(1, 3, 0, elements=[ROW(("k", 7))]))
+    assert texts(later) == ["True [6, 7] [6, 7]"]
+
+
+def test_first_start_is_no_restore() -> None:
+    output = GroupRuntime(SPEC, Members()).run(None, GroupInput(0, 0, 0, elements=[ROW(("k", 5))], union=[]))
+    assert texts(output) == ["False [5] [5]"]
 
 
 def test_group_without_union_lists_has_no_part() -> None:

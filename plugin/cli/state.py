@@ -21,7 +21,7 @@ from lockstep.cli.terminal import at_least, command, console
 from lockstep.errors import ConfigurationError, EnvironmentProblemError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from lockstep.cli.checkpoint_directory import CheckpointDirectory
@@ -96,22 +96,18 @@ def _require_operator(directory: CheckpointDirectory, uid: str, key: list[str] |
 
 
 def _read(spark: SparkSession, directory: CheckpointDirectory, arguments: argparse.Namespace) -> tuple[list[Any], bool]:
+    from pyspark.sql import functions as F
+
     from lockstep.operators.state_reader import read_state
 
     frame = read_state(spark, directory.location, arguments.uid, epoch=arguments.epoch)
+    columns = [F.col("`" + name.replace("`", "``") + "`") for name in frame.columns]
     if arguments.state is not None:
-        frame = frame.where(frame["state"] == arguments.state)
-    columns = [part["name"] for part in directory.lineage.operators[arguments.uid]["key"]]
-    if arguments.key is not None:
-        frame = _of_key(frame, columns, arguments.key)
-    rows = frame.orderBy(*frame.columns).limit(arguments.limit + 1).collect()
+        frame = frame.where(F.col("state") == arguments.state)
+    for column, value in zip(columns, arguments.key or [], strict=False):
+        frame = frame.where(column.cast("string") == value)
+    rows = frame.orderBy(*columns).limit(arguments.limit + 1).collect()
     return [row.asDict() for row in rows[: arguments.limit]], len(rows) > arguments.limit
-
-
-def _of_key(frame: DataFrame, columns: list[str], key: list[str]) -> DataFrame:
-    for column, value in zip(columns, key, strict=True):
-        frame = frame.where(frame[column].cast("string") == value)
-    return frame
 
 
 def _show_operators(screen: Console, directory: CheckpointDirectory, as_json: bool) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _FLUSH_SECONDS = 10.0
+_STATEFUL = ("Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState", "TransformWithState")
 
 
 class Pipeline:
@@ -87,9 +88,9 @@ class Pipeline:
         self.lineage = continue_or_begin(storage, now)
         self.store = CompletedCheckpointStore(storage, config.retained)
         self._open_sinks(frame, output_mode, query_name, log)
-        self._restore_union_state(log)
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
+        self._restore_union_state(log)
         participants = frozenset({*source_names, *(bound.uid for bound in sinks), *self.operators})
         self.coordinator = CheckpointCoordinator(
             config, self.lineage.id, participants, self.store, clock, random.Random(), listeners
@@ -184,7 +185,10 @@ class Pipeline:
 
     def _described_operators(self) -> dict[str, dict[str, Any]]:
         backend = effective_backend(self._spark, self.config.state_backend)
-        return {uid: {**operator.description, "backend": backend} for uid, operator in self.operators.items()}
+        return {
+            uid: {**operator.description, "backend": backend, "position": position}
+            for position, (uid, operator) in enumerate(self.operators.items())
+        }
 
     def _restore_union_state(self, log: SparkLog) -> None:
         """Every key group is to get the union lists of all, with the first tick of this start."""
@@ -195,7 +199,7 @@ class Pipeline:
                 if decided >= 0:
                     groups = find_groups(self._spark, self.storage.describe(), operator.uid, decided)
                     blobs = [(row.group, bytes(row.state)) for row in groups.frame.collect()]
-                operator.mailbox.payload(payload_of(operator.uid, decided, blobs))
+                operator.mailbox.payload(payload_of(operator.uid, blobs))
 
     def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
@@ -271,7 +275,23 @@ def _operators(frame: Any, taken: set[str]) -> dict[str, KeyedOperator]:
                 f"uid {operator.uid!r} is the name of a keyed operator and of a sink or source. Give each its own."
             )
         found[operator.uid] = operator
+    if len(found) > 1:
+        _refuse_other_state(frame._jdf.queryExecution().analyzed())
     return found
+
+
+def _refuse_other_state(plan: Any) -> None:
+    """Two keyed operators need Spark's check of unsupported operations turned off: what it would refuse is refused here."""
+    children = [plan.children().apply(index) for index in range(plan.children().size())]
+    name = plan.getClass().getSimpleName()
+    joins_streams = name == "Join" and all(child.isStreaming() for child in children)
+    if plan.isStreaming() and (name in _STATEFUL or joins_streams):
+        raise ConfigurationError(
+            f"a query with two keyed operators can't have Spark's own stateful operator beside them: {name}. Do its work in "
+            "one of the functions, or split the query in two."
+        )
+    for child in children:
+        _refuse_other_state(child)
 
 
 def _refuse_unready_sources(sources: Sequence[StreamSource], log: SparkLog) -> None:

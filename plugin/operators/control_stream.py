@@ -18,6 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="lockstep-control-"))
         self._content: dict[str, Any] = {}
+        self._lock = threading.Lock()
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
     @property
@@ -63,12 +65,13 @@ class Mailbox:
         self._write({"payload": None if data is None else base64.b64encode(data).decode()})
 
     def _write(self, change: dict[str, Any]) -> None:
-        content = {**self._content, **change}
-        if content != self._content:
-            self._content = content
-            fresh = f"{self.path}.new"
-            Path(fresh).write_text(json.dumps(content))
-            os.replace(fresh, self.path)
+        with self._lock:
+            content = {**self._content, **change}
+            if content != self._content:
+                fresh = f"{self.path}.new"
+                Path(fresh).write_text(json.dumps(content))
+                os.replace(fresh, self.path)
+                self._content = content
 
 
 def ticking_stream(spark: SparkSession, mailbox: Mailbox) -> DataFrame:

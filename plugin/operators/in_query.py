@@ -28,7 +28,9 @@ class OperatorInQuery:
         return self._operator.uid
 
     def begin(self, epoch: int) -> None:
-        self._operator.forget(self._query_id(), epoch)
+        query = self._query_id()
+        self._operator.forget(query, epoch)
+        self._operator.forget_others(query)
 
     def acknowledge(self, epoch: int) -> dict[str, Any]:
         query = self._query_id()
@@ -39,6 +41,9 @@ class OperatorInQuery:
         stores = int(node.metrics().apply(_STORES).value())
         if stores != info.numPartitions():  # some were evaluated twice, or not at all: only the files can tell
             self._require_files(path, version, int(info.numPartitions()), epoch)
+        moved_to = _next_watermark(execution.executedPlan())
+        if moved_to is not None:
+            self._operator.watermark_moved(query, moved_to)
         report = self._operator.report(query, epoch)
         return {
             "rows_in": report.rows_in,
@@ -63,6 +68,22 @@ class OperatorInQuery:
 
     def _query_id(self) -> str:
         return str(self._spark.sparkContext.getLocalProperty(_QUERY_ID))
+
+
+def _next_watermark(plan: Any) -> int | None:
+    """How far the epoch's rows move the watermark at most; ``None`` when it had none with an event time."""
+    found = []
+    if plan.getClass().getSimpleName() == "EventTimeWatermarkExec":
+        seen = plan.eventTimeStats().value()
+        if seen.count() > 0:
+            found.append(int(seen.max()) - int(plan.delayMs()))
+    children = plan.children()
+    found += [
+        watermark
+        for index in range(children.size())
+        if (watermark := _next_watermark(children.apply(index))) is not None
+    ]
+    return max(found, default=None)
 
 
 def _version_of(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from lockstep.state.operator_state import UnionListState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _WATERMARK_SETTLES_MS = 1000
 _NODE = "FlatMapGroupsInPandasWithState"
 _known: dict[str, KeyedOperator] = {}
@@ -33,7 +35,8 @@ class KeyedOperator:
         self.reports = accumulator(spark.sparkContext, self._reported)
         self._spark = spark
         self._lock = threading.Lock()
-        self._timers: dict[str, dict[int, GroupTimers]] = {}
+        self._timers: dict[str, dict[int, GroupTimers]] = {}  # by query: several may be made of one DataFrame
+        self._wake_at: dict[str, int | None] = {}
         _known[self.name] = self
 
     @property
@@ -55,14 +58,34 @@ class KeyedOperator:
         if found is not None and found.epoch == epoch:
             del self.reports.value[query]
 
-    def _reported(self, reports: Reports) -> None:
+    def watermark_moved(self, query: str, watermark: int) -> None:
+        """The next epoch will have this watermark, whether or not rows of this one have reached the operator."""
         with self._lock:
-            for query, report in reports.items():
-                self._timers.setdefault(query, {}).update(report.groups)
-            if len(self._timers) > 1:  # several queries were made of one DataFrame
-                active = {query.id for query in self._spark.streams.active}
-                self._timers = {query: timers for query, timers in self._timers.items() if query in active}
-            self.mailbox.wake_at(_wake_at(list(reports.values()), self._timers))
+            events = [timers.event for timers in self._timers.get(query, {}).values() if timers.event is not None]
+            if events and min(events) <= watermark:
+                self._wake(query, _now())
+
+    def forget_others(self, query: str) -> None:
+        """Queries that have ended wake nobody."""
+        active = {other.id for other in self._spark.streams.active} | {query}
+        with self._lock:
+            self._timers = {other: timers for other, timers in self._timers.items() if other in active}
+            self._wake_at = {other: at for other, at in self._wake_at.items() if other in active}
+
+    def _reported(self, reports: Reports) -> None:
+        """Runs while Spark waits: it must be short, and must not fail."""
+        try:
+            with self._lock:
+                for query, report in reports.items():
+                    timers = self._timers.setdefault(query, {})
+                    timers.update(report.groups)
+                    self._wake(query, _wake_at(report, timers))
+        except Exception:
+            _log.exception("operator %r: its timers may fire late", self.uid)
+
+    def _wake(self, query: str, at: int | None) -> None:
+        self._wake_at[query] = at
+        self.mailbox.wake_at(min((at for at in self._wake_at.values() if at is not None), default=None))
 
 
 def find_operators(plan: Any) -> list[tuple[KeyedOperator, Any]]:
@@ -86,19 +109,20 @@ def _needs_ticks(description: Mapping[str, Any]) -> bool:
     return bool(description["timers"]) or _has_union_state(description)
 
 
-def _wake_at(reports: list[EpochReport], timers: Mapping[str, Mapping[int, GroupTimers]]) -> int | None:
-    """When the next tick is due: at the first processing-time timer, or when the watermark may have passed an event's.
+def _wake_at(report: EpochReport, timers: Mapping[int, GroupTimers]) -> int | None:
+    """When a query's next tick is due: at its first processing-time timer, or when its watermark may have passed an event's.
 
     A watermark that rows have moved is seen by the *next* epoch; when none comes by itself, a tick makes one.
     """
-    groups = [group for query in timers.values() for group in query.values()]
-    times = [group.processing for group in groups if group.processing is not None]
-    events = [group.event for group in groups if group.event is not None]
+    times = [group.processing for group in timers.values() if group.processing is not None]
+    events = [group.event for group in timers.values() if group.event is not None]
     if events:
-        now = time.time_ns() // 1_000_000
-        watermark = max((report.watermark for report in reports if report.watermark is not None), default=None)
-        if watermark is not None and min(events) <= watermark:
-            times.append(now)
-        elif any(report.rows_in for report in reports):
-            times.append(now + _WATERMARK_SETTLES_MS)
+        if report.watermark is not None and min(events) <= report.watermark:
+            times.append(_now())
+        elif report.rows_in:
+            times.append(_now() + _WATERMARK_SETTLES_MS)
     return min(times, default=None)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

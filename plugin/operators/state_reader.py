@@ -33,6 +33,14 @@ _TEXTS = [
 ]
 
 
+_OWN = {field.name for field in _TEXTS}
+
+
+def column_name(key: str) -> str:
+    """How a key column is called in what :func:`read_state` returns: by its name, unless that has a meaning there."""
+    return f"key_{key}" if key.lower() in _OWN else key
+
+
 def read_state(
     spark: SparkSession, directory: str, uid: str, state: str | None = None, epoch: int | None = None
 ) -> DataFrame:
@@ -46,7 +54,7 @@ def read_state(
         The name of one state: the DataFrame has the key's columns and ``value`` with its own type (and ``position`` for
         lists, ``map_key`` for maps and broadcast state); ``"timers"`` gives the timers. Without it, all states
         and timers: the key's columns, ``state``, ``kind``, ``map_key``, ``position`` and ``value``, of which ``map_key``
-        and ``value`` are JSON.
+        and ``value`` are JSON. A key column with one of these names is called ``key_<name>``.
     epoch
         By default the last that Spark has decided. Spark keeps the last 100
         (``spark.sql.streaming.minBatchesToRetain``).
@@ -58,7 +66,7 @@ def read_state(
     found = find_groups(spark, directory, uid, epoch)
     keys = found.key_fields()
     if state is None:
-        return _decoded(found.frame, pa.schema([*keys, *_TEXTS]), _as_text)
+        return _decoded(found.frame, pa.schema([*keys, *_TEXTS]), len(keys), _as_text)
     kind, name, table = found.table_type(state)
     sample = empty_state(kind, name, table)
     fields = list(keys) if sample.key is not None else []
@@ -69,8 +77,9 @@ def read_state(
     if sample.position is not None:
         fields.append(pa.field("position", pa.int32()))
     schema = pa.schema([*fields, pa.field("value", sample.value.type)])
+    own_keys = len(keys) if sample.key is not None else 0
     return _decoded(
-        found.frame, schema, lambda given, target: _as_typed(given, target) if given.name == state else None
+        found.frame, schema, own_keys, lambda given, target: _as_typed(given, target) if given.name == state else None
     )
 
 
@@ -87,10 +96,10 @@ class StoredGroups:
     def key_fields(self) -> list[pa.Field]:
         kinds = [kind.field("key").type for title, kind in self.tables.items() if _is_keyed(title, kind)]
         if not kinds:
-            return [pa.field(name, pa.string()) for name in self.key_names]
+            return [pa.field(column_name(name), pa.string()) for name in self.key_names]
         if len(self.key_names) == 1:
-            return [pa.field(self.key_names[0], kinds[0])]
-        return list(kinds[0])
+            kinds[0] = pa.struct([pa.field(self.key_names[0], kinds[0])])
+        return [pa.field(column_name(field.name), field.type) for field in kinds[0]]
 
     def table_type(self, state: str) -> tuple[str, str, pa.DataType]:
         names = set()
@@ -109,6 +118,8 @@ def find_groups(spark: SparkSession, directory: str, uid: str, epoch: int | None
     """The stored key groups of an operator. Looks into the bytes, so it needs no knowledge of the query's code."""
     storage = open_storage(spark, directory)
     wanted = _epoch(storage, epoch)
+    lineage = read_lineage(storage)
+    known = {} if lineage is None else lineage.operators
     others: set[str] = set()
     for number in sorted(int(name) for name in storage.list("state") if name.isdigit()):
         frame = _groups(spark, directory, number, wanted)
@@ -116,10 +127,9 @@ def find_groups(spark: SparkSession, directory: str, uid: str, epoch: int | None
             continue
         catalog = _catalog(frame)
         if any(entry[0] == uid for entry in catalog):
-            return StoredGroups(uid, wanted, frame, tuple(json.loads(catalog[0][1])), _tables(uid, catalog))
+            names = [part["name"] for part in known[uid]["key"]] if uid in known else json.loads(catalog[0][1])
+            return StoredGroups(uid, wanted, frame, tuple(names), _tables(uid, catalog))
         others |= {entry[0] for entry in catalog}
-    lineage = read_lineage(storage)
-    known = {} if lineage is None else lineage.operators
     if uid in known:  # it has stored nothing yet
         empty = spark.createDataFrame([], "group int, state binary")
         return StoredGroups(uid, wanted, empty, tuple(part["name"] for part in known[uid]["key"]), {})
@@ -179,10 +189,10 @@ def _catalog(frame: DataFrame) -> list[tuple[str, str, str, str]]:
 
 
 def _tables(uid: str, catalog: Sequence[tuple[str, str, str, str]]) -> dict[str, pa.DataType]:
-    """Of every table the newest type: the one that all others can be read as."""
+    """Of every table the newest type: the one that all others can be read as. Whether it has a TTL makes no difference."""
     newest: dict[str, pa.DataType] = {}
     for _, _, title, ddl in catalog:
-        kind = parse_type(ddl)
+        kind = pa.struct([field for field in parse_type(ddl) if field.name not in ("stamp", "stamps")])
         if title not in newest or _reads_as(newest[title], kind, uid):
             newest[title] = kind
     return newest
@@ -202,9 +212,13 @@ def _is_keyed(title: str, kind: pa.DataType) -> bool:
 
 
 def _decoded(
-    frame: DataFrame, schema: pa.Schema, columns_of: Callable[[StoredState, pa.Schema], dict[str, pa.Array] | None]
+    frame: DataFrame,
+    schema: pa.Schema,
+    keys: int,
+    columns_of: Callable[[StoredState, pa.Schema], dict[str, pa.Array] | None],
 ) -> DataFrame:
-    names = schema.names
+    """The first ``keys`` columns are those of the key; ``columns_of`` gives the others."""
+    fields = list(schema)
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -213,22 +227,19 @@ def _decoded(
                     columns = columns_of(state, schema)
                     if columns is None or not len(state.value):
                         continue
-                    filled = _keys(state, schema, len(state.value)) | columns
-                    yield pa.RecordBatch.from_arrays([filled[name] for name in names], schema=schema)
+                    arrays = [*_keys(state, fields[:keys]), *(columns[field.name] for field in fields[keys:])]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    fields = [T.StructField(field.name, spark_type(field.type)) for field in schema]
-    return frame.mapInArrow(decode, T.StructType(fields))
+    return frame.mapInArrow(
+        decode, T.StructType([T.StructField(field.name, spark_type(field.type)) for field in schema])
+    )
 
 
-def _keys(state: StoredState, schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
+def _keys(state: StoredState, fields: Sequence[pa.Field]) -> list[pa.Array]:
     """The key's columns; null where a state has no key."""
-    own = {"state", "kind", "map_key", "position", "value"}
-    fields = [field for field in schema if field.name not in own]
     if state.key is None:
-        return {field.name: pa.nulls(rows, field.type) for field in fields}
-    if pa.types.is_struct(state.key.type):
-        return {field.name: state.key.field(field.name) for field in fields}
-    return {field.name: state.key for field in fields}
+        return [pa.nulls(len(state.value), field.type) for field in fields]
+    return [state.key] if len(fields) == 1 else state.key.flatten()
 
 
 def _as_text(state: StoredState, schema: pa.Schema) -> dict[str, pa.Array]:

@@ -17,6 +17,7 @@ from lockstep.operators.archives import read_archives_only_when_changed
 from lockstep.operators.reports import EpochReport, GroupTimers
 from lockstep.operators.union import parts_for
 from lockstep.operators.wire import InputWire, OutputWire
+from lockstep.state.failure import operator_error
 from lockstep.state.function import KeyedProcessFunction
 from lockstep.state.group import GroupInput, GroupRuntime
 from lockstep.state.operator_spec import OperatorSpec
@@ -31,6 +32,7 @@ HEAD = "head"  # of a row: number of the partition that it arrived in * KINDS + 
 PAYLOAD = "payload"
 _QUERY_ID = "sql.streaming.queryId"
 _EPOCH = "streaming.sql.batchId"
+_MOST_ROWS = 50_000  # that travel as one
 
 
 @dataclass
@@ -55,7 +57,12 @@ class KeyGroupTask:
         kinds = frame[HEAD].to_numpy() % KINDS
         elements = _chosen(frame, kinds, ELEMENT)
         blob = bytes(state.get[0]) if state.exists else None
-        result = runtime.run(blob, self._input(int(group[0]), epoch, elements, frame, kinds, state, runtime.by_batch))
+        try:
+            given = self._input(int(group[0]), epoch, elements, frame, kinds, state, runtime.by_batch)
+        except Exception as error:
+            where = f"epoch {epoch}, key group {int(group[0])}, before its rows reached the function"
+            raise operator_error(self.spec.uid, where, error) from error
+        result = runtime.run(blob, given)
         if result.blob is not None:
             if result.blob:
                 state.update((result.blob,))
@@ -73,7 +80,8 @@ class KeyGroupTask:
         self.reports.add({query: report})
         if result.rows:
             for batch in result.batches:
-                yield self.output.frame(batch.columns)
+                for start in range(0, batch.num_rows, _MOST_ROWS):
+                    yield self.output.frame(batch.slice(start, _MOST_ROWS).columns)
 
     def _input(
         self,
@@ -85,7 +93,7 @@ class KeyGroupTask:
         state: Any,
         by_batch: bool,
     ) -> GroupInput:
-        elements = _in_order(elements, [self.elements.columns[index] for index in self.order] or [HEAD])
+        elements = _in_order(elements, [*(self.elements.columns[index] for index in self.order), HEAD])
         columns = None if by_batch else self.elements.lists(elements)
         make = row_type(tuple(self.spec.input.names))._make
         broadcast: list[Any] = []
@@ -93,7 +101,7 @@ class KeyGroupTask:
         if len(elements) != len(frame):
             if PAYLOAD in frame.columns:
                 payloads = frame.loc[kinds == TICK, PAYLOAD]
-                union = next((parts_for(epoch, bytes(one)) for one in payloads if one is not None), None)
+                union = next((parts_for(group, bytes(one)) for one in payloads if one is not None), None)
             if self.broadcast is not None:
                 broadcast = self.broadcast.rows(_in_order(_chosen(frame, kinds, BROADCAST), [HEAD]))
         return GroupInput(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _BITS = 62  # of a bigint that are used as a mask
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
+_FIRST_MICROS = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(microseconds=1)
+_LAST_MICROS = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(microseconds=1)
 _ATOMS: list[tuple[type[T.DataType], pa.DataType]] = [
     (T.BooleanType, pa.bool_()),
     (T.ByteType, pa.int8()),
@@ -435,15 +437,25 @@ def _python_values(series: pd.Series[Any], kind: pa.DataType) -> list[Any]:
     if form is Form.NUMBER:
         return list(series.to_numpy().tolist())
     if form is Form.MICROS:
+        _require_range(series, _FIRST_MICROS, _LAST_MICROS)
         naive = series.to_numpy().astype("datetime64[us]").tolist()
         return [moment.replace(tzinfo=timezone.utc) for moment in naive]
     if form is Form.DAYS:
+        _require_range(series, 1 - _EPOCH_DAY, date.max.toordinal() - _EPOCH_DAY)
         return list(series.to_numpy().astype("datetime64[D]").tolist())
     values = series.tolist()
     if form is Form.PLAIN:
         return values
     load: Callable[[str], Any] = json.loads if pa.types.is_nested(kind) else str
     return [None if text is None else _value_of(load(text), kind) for text in values]
+
+
+def _require_range(series: pd.Series[Any], first: int, last: int) -> None:
+    if len(series) and not (first <= series.min() and series.max() <= last):
+        raise ValueError(
+            "a date or timestamp lies outside of the years 1 to 9999 (in UTC), which is all that Python has. Replace it "
+            "before key_by, or cast the column to string or bigint"
+        )
 
 
 def _with_nulls(values: list[Any], nulls: np.ndarray[Any, Any] | None) -> list[Any]:

@@ -52,7 +52,7 @@ class Lineage:
                 sources=tuple(str(source) for source in body["sources"]),
                 config=dict(body["config"]),
                 query_name=None if body["query_name"] is None else str(body["query_name"]),
-                operators={str(uid): dict(description) for uid, description in body["operators"].items()},
+                operators={str(uid): dict(description) for uid, description in body.get("operators", {}).items()},
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CorruptRecordError(f"{where} lacks or garbles a field of a lineage: {error!r}") from error
@@ -130,6 +130,11 @@ def _refuse_other_operators(storage: Storage, stored: Lineage, now: Lineage) -> 
         )
     for uid, before in stored.operators.items():
         refuse_incompatible(before, now.operators[uid])
+        if before["position"] != now.operators[uid]["position"]:
+            raise StateMigrationError(
+                f"operator {uid!r} has changed its place among the query's operators. Spark tells their state in "
+                f"{storage.describe()} apart by their order alone: put them back, or use another checkpoint directory."
+            )
         if before["ticks"] and not now.operators[uid]["ticks"]:
             raise StateMigrationError(
                 f"operator {uid!r} had timers or union state in {storage.describe()}, and now has neither: Spark can't go "

@@ -49,10 +49,14 @@ class KeyedProcessFunction:
     """
 
     def open(self, ctx: OpenContext) -> None:
-        """Called once per Python worker and query start, before everything else; for connections, models, caches."""
+        """Called once per task of an epoch, in its worker, before everything else.
+
+        For what a task needs and can't be sent to it. Keep what is dear (a model, a connection) in a variable of the
+        module, which lasts as long as the worker.
+        """
 
     def close(self) -> None:
-        """Called when the worker is done with the operator. **Not** called when the process is killed."""
+        """Called when the worker is done with the task. **Not** called when the process is killed."""
 
     def initialize_state(self, ctx: Context) -> None:
         """Called once per key group and epoch, after its state was loaded. ``ctx.is_restored``: there was some."""

@@ -29,7 +29,7 @@ from lockstep.state.operator_spec import OperatorSpec
 from lockstep.state.operator_state import OperatorListState, UnionListState
 from lockstep.state.output import Output, OutputMismatchError
 from lockstep.state.row import Row, row_type
-from lockstep.state.snapshot import KEY_NAMES, UID, StoredGroup, encode_group, glance, peek, union_part
+from lockstep.state.snapshot import GROUPS, KEY_NAMES, UID, StoredGroup, encode_group, glance, peek, union_part
 from lockstep.state.timers import TimeDomain
 
 __all__ = ["GroupInput", "GroupOutput", "GroupRun", "GroupRuntime", "peek", "union_part"]
@@ -48,8 +48,8 @@ class GroupInput:
     frame or Arrow table that has the input's columns, from which the keys are taken unless they are given.
     A key is a scalar for one key column and a tuple or :class:`Row` for several.
 
-    ``union`` is given in the first epoch after a restore from a savepoint: of every former group, in the order of their
-    numbers, what :func:`union_part` made of its bytes.
+    ``union`` is given in the first epoch after a start: of every other group, in the order of their numbers, what
+    :func:`union_part` made of its bytes.
     """
 
     key_group: int
@@ -98,7 +98,7 @@ class GroupRuntime:
         self.function = function
         self.states = states_of(function)
         self.key_type = spec.key_type()
-        self.owner = {UID: spec.uid, KEY_NAMES: json.dumps(spec.key.names)}
+        self.owner = {UID: spec.uid, KEY_NAMES: json.dumps(spec.key.names), GROUPS: str(spec.max_parallelism)}
         self.by_batch = overrides(function, "process_batch")
         self.takes_timers = overrides(function, "on_timer")
 
@@ -146,6 +146,11 @@ class GroupRun:
         self.output = Output(runtime.spec.output)
         where = f"operator {runtime.spec.uid!r}, key group {given.key_group}"
         stored = StoredGroup() if blob is None else StoredGroup.decode(blob, where)
+        if stored.groups not in (None, str(runtime.spec.max_parallelism)):
+            raise StateMigrationError(
+                f"The state of {where} is one of {stored.groups} key groups, but max_parallelism is now "
+                f"{runtime.spec.max_parallelism}: keys would be looked for in other groups. Set it back."
+            )
         if stored.uid not in (None, runtime.spec.uid):
             raise StateMigrationError(
                 f"The state found for {where} was written by operator {stored.uid!r}: the query's operators have changed "
@@ -159,7 +164,7 @@ class GroupRun:
             epoch=given.epoch,
             processing_time=given.processing_time,
             watermark=given.watermark,
-            is_restored=blob is not None or given.union is not None,
+            is_restored=blob is not None or bool(given.union),
             key_type=runtime.key_type,
             timers=self.timers,
             takes_timers=runtime.takes_timers,
@@ -215,6 +220,7 @@ class GroupRun:
         keys: list[Any] = []
         ends: list[int] = []
         context.enter_keys()
+        most = MOST_FIRINGS + len(event) + len(processing)  # a long outage may leave many that are due
         while True:
             timer, context._domain = None, TimeDomain.EVENT_TIME
             if watermark is not None:
@@ -225,9 +231,9 @@ class GroupRun:
                 break
             self._fired += 1
             time, context.key = timer
-            if self._fired > MOST_FIRINGS:
+            if self._fired > most:
                 raise LockstepError(
-                    f"more than {MOST_FIRINGS:,} timers fired in one epoch: on_timer registers timers that are due at once. "
+                    f"more than {most:,} timers fired in one epoch: on_timer registers timers that are due at once. "
                     "Register the next one after ctx.processing_time or ctx.watermark"
                 )
             emitted = on_timer(time, context)

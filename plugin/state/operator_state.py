@@ -86,17 +86,29 @@ class OperatorListState(OperatorState):
 
 
 class UnionListState(OperatorListState):
-    """A list per key group; after a restore from a savepoint, every group gets the elements of all groups.
+    """A list per key group; in the first epoch after a start, every group gets the elements of all groups.
 
-    What each group keeps of them is up to the function, in ``initialize_state``. Without a restore a group finds its own.
+    What each group keeps of them is up to the function: write the list, and that is stored; otherwise the group's own
+    elements stay as they are. In other epochs a group finds its own.
     """
 
     kind = "union_list"
 
-    def restore(self, values: list[Any]) -> None:
-        """Called by the runtime after a restore: the elements of all groups, instead of the group's own."""
-        self._entries = values
-        self.changed = True
+    def restore(self, others: list[Any]) -> None:
+        """Called by the runtime after a restore: the elements of all other groups come before the group's own.
+
+        They are there to be read in this epoch. What is stored stays the group's own list until the function writes it.
+        """
+        self._own = self._entries
+        self._entries = [*others, *self._entries]
+
+    def dump(self) -> pa.StructArray:
+        if not self.changed and "_own" in vars(self):
+            return table_of(value=self._codec.encode(self._own))
+        return super().dump()
+
+    def __len__(self) -> int:
+        return len(self._own) if not self.changed and "_own" in vars(self) else super().__len__()
 
 
 class BroadcastState(OperatorState):

@@ -110,6 +110,8 @@ class Output:
         """How rows of this type become tuples; ``None`` for those that are."""
         if issubclass(kind, tuple):
             names = getattr(kind, "_fields", None)
+            if names is None and hasattr(kind, "asDict"):  # pyspark's Row, which has its names in each instance
+                return lambda row: self._from_dict(row.asDict()) if hasattr(row, "__fields__") else row
             if names is None or tuple(names) == self._names or set(names) != set(self._names):
                 return None
             order = [names.index(name) for name in self._names]
@@ -122,7 +124,10 @@ class Output:
         if not row.keys() <= set(self._names):
             unknown = ", ".join(str(name) for name in row if name not in self._names)
             raise ValueError(f"the output ({_ddl(self.schema)}) has no column {unknown}.")
-        return list(map(row.get, self._names))
+        missing = [name for name in self._names if name not in row]
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}; give None for a null.")
+        return [row[name] for name in self._names]
 
     def _refuse(self, row: Any) -> Sequence[Any]:
         raise TypeError(
@@ -155,11 +160,29 @@ def _is_frame(emitted: Any) -> bool:
 
 
 def _cast(given: Any, arrow: pa.DataType) -> pa.Array:
-    if isinstance(given, (pa.Array, pa.ChunkedArray)):
-        cast = given.cast(arrow)
-        return cast.combine_chunks() if isinstance(cast, pa.ChunkedArray) else cast
-    array = pa.Array.from_pandas(given, type=arrow)
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    """A column of a frame as the output's type: never by reading numbers out of text, never by guessing a time zone."""
+    if not isinstance(given, (pa.Array, pa.ChunkedArray)):
+        if given.dtype == object:
+            return codec_of(arrow).convert(given.tolist())
+        exact = given.dtype.kind == "f" and pa.types.is_floating(arrow) and hasattr(given, "to_numpy")
+        given = pa.array(given.to_numpy() if exact else given, from_pandas=not exact)  # a NaN stays a NaN
+    if _family(given.type) != _family(arrow):
+        raise TypeError(f"it has the type {given.type}")
+    cast = given if given.type == arrow else given.cast(arrow)
+    return cast.combine_chunks() if isinstance(cast, pa.ChunkedArray) else cast
+
+
+def _family(arrow: pa.DataType) -> str:
+    """Types of one family become one another where no value is lost."""
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
+        return "number"
+    if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
+        return "string"
+    if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow):
+        return "binary"
+    if pa.types.is_timestamp(arrow):
+        return "instant" if arrow.tz else "wall clock"
+    return "date" if pa.types.is_date(arrow) else str(arrow)
 
 
 def _ddl(schema: pa.Schema) -> str:

@@ -21,6 +21,7 @@ _NEXT = {TimeDomain.PROCESSING_TIME: "next_processing", TimeDomain.EVENT_TIME: "
 _KEYS = "keys"
 UID = "uid"
 KEY_NAMES = "key"
+GROUPS = "groups"
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,12 @@ class StoredGroup:
     states: dict[tuple[str, str], pa.StructArray] = field(default_factory=dict)
     timers: dict[TimeDomain, pa.StructArray] = field(default_factory=dict)
     uid: str | None = None  # of the operator that wrote it
+    groups: str | None = None  # its max_parallelism
 
     @classmethod
     def decode(cls, blob: bytes, where: str) -> StoredGroup:
         metadata, tables = unpack(blob, where)
-        stored = cls(uid=metadata.get(UID))
+        stored = cls(uid=metadata.get(UID), groups=metadata.get(GROUPS))
         for title, table in tables.items():
             kind, _, name = title.partition(":")
             if kind == _TIMERS:
