@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from lockstep.errors import LockstepError
@@ -164,7 +165,7 @@ def _cast(given: Any, arrow: pa.DataType) -> pa.Array:
     if not isinstance(given, (pa.Array, pa.ChunkedArray)):
         if given.dtype == object:
             return codec_of(arrow).convert(given.tolist())
-        exact = given.dtype.kind == "f" and pa.types.is_floating(arrow) and hasattr(given, "to_numpy")
+        exact = isinstance(given.dtype, np.dtype) and given.dtype.kind == "f" and pa.types.is_floating(arrow)
         given = pa.array(given.to_numpy() if exact else given, from_pandas=not exact)  # a NaN stays a NaN
     if _family(given.type) != _family(arrow):
         raise TypeError(f"it has the type {given.type}")
