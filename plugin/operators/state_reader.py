@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from lockstep.engine.spark_log import SparkLog
 from lockstep.engine.storage import open_storage
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateMigrationError
-from lockstep.operators.wire import spark_type
+from lockstep.operators.column_types import spark_type
 from lockstep.protocol.lineage import read_lineage
 from lockstep.protocol.storage import Storage
 from lockstep.state.blob import read_metadata, tables_schema

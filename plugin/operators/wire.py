@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,85 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from lockstep.errors import ConfigurationError
+from lockstep.operators.column_types import Form, form_of, spark_type
+from lockstep.operators.nested_text import EPOCH, EPOCH_DAY, from_text, text_of, text_schema, to_text, value_of
 from lockstep.state.row import row_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _BITS = 62  # of a bigint that are used as a mask
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_FIRST_MICROS = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(microseconds=1)
-_LAST_MICROS = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(microseconds=1)
-_ATOMS: list[tuple[type[T.DataType], pa.DataType]] = [
-    (T.BooleanType, pa.bool_()),
-    (T.ByteType, pa.int8()),
-    (T.ShortType, pa.int16()),
-    (T.IntegerType, pa.int32()),
-    (T.LongType, pa.int64()),
-    (T.FloatType, pa.float32()),
-    (T.DoubleType, pa.float64()),
-    (T.StringType, pa.string()),
-    (T.BinaryType, pa.binary()),
-    (T.DateType, pa.date32()),
-    (T.TimestampType, pa.timestamp("us", tz="UTC")),
-    (T.TimestampNTZType, pa.timestamp("us")),
-]
-
-
-class Form(Enum):
-    """The form in which a column travels."""
-
-    NUMBER = "number"
-    MICROS = "micros"  # an instant
-    DAYS = "days"  # a date
-    PLAIN = "plain"  # strings, bytes, decimals
-    TEXT = "text"  # nested values as JSON
-
-
-def form_of(kind: pa.DataType) -> Form:
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return Form.NUMBER
-    if pa.types.is_timestamp(kind):
-        return Form.MICROS if kind.tz else Form.TEXT
-    if pa.types.is_date(kind):
-        return Form.DAYS
-    return Form.TEXT if pa.types.is_nested(kind) else Form.PLAIN
-
-
-def arrow_schema(schema: T.StructType, what: str) -> pa.Schema:
-    """The Arrow schema of a DataFrame; ``what`` is named when a type can't be carried."""
-    return pa.schema([pa.field(f.name, arrow_type(f.dataType, f"{what}, column {f.name!r}")) for f in schema.fields])
-
-
-def arrow_type(kind: T.DataType, where: str) -> pa.DataType:
-    if isinstance(kind, T.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, T.ArrayType):
-        return pa.list_(arrow_type(kind.elementType, where))
-    if isinstance(kind, T.MapType):
-        return pa.map_(arrow_type(kind.keyType, where), arrow_type(kind.valueType, where))
-    if isinstance(kind, T.StructType):
-        return pa.struct([pa.field(f.name, arrow_type(f.dataType, where)) for f in kind.fields])
-    for spark, arrow in _ATOMS:
-        if isinstance(kind, spark):
-            return arrow
-    raise ConfigurationError(
-        f"{where}: type {kind.simpleString()} can't be handed to a keyed operator. Cast it, or leave it out with select."
-    )
-
-
-def spark_type(kind: pa.DataType) -> T.DataType:
-    if pa.types.is_decimal(kind):
-        return T.DecimalType(kind.precision, kind.scale)
-    if pa.types.is_map(kind):
-        return T.MapType(spark_type(kind.key_type), spark_type(kind.item_type))
-    if pa.types.is_list(kind):
-        return T.ArrayType(spark_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return T.StructType([T.StructField(field.name, spark_type(field.type)) for field in kind])
-    return next(spark() for spark, arrow in _ATOMS if arrow.equals(kind))
+_FIRST_MICROS = (datetime.min.replace(tzinfo=timezone.utc) - EPOCH) // timedelta(microseconds=1)
+_LAST_MICROS = (datetime.max.replace(tzinfo=timezone.utc) - EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -256,7 +185,7 @@ def _outgoing(column: Column, kind: pa.DataType) -> Column:
 
     form = form_of(kind)
     if form is Form.TEXT:
-        text = _to_text(column, kind)
+        text = to_text(column, kind)
         return F.to_json(text) if pa.types.is_nested(kind) else text
     if form is Form.PLAIN:
         return column
@@ -265,33 +194,6 @@ def _outgoing(column: Column, kind: pa.DataType) -> Column:
     elif form is Form.DAYS:
         column = F.unix_date(column)
     return F.coalesce(column, F.lit(0).cast(_filled_type(kind)))
-
-
-def _to_text(column: Column, kind: pa.DataType) -> Column:
-    """A value whose leaves are text; structs have numbered fields, maps are lists of entries."""
-    from pyspark.sql import functions as F
-
-    if pa.types.is_struct(kind):
-        fields = [_to_text(column.getField(field.name), field.type).alias(f"f{i}") for i, field in enumerate(kind)]
-        return F.when(column.isNotNull(), F.struct(*fields))
-    if pa.types.is_map(kind):
-        return F.transform(
-            F.map_entries(column),
-            lambda entry: F.struct(
-                _to_text(entry["key"], kind.key_type).alias("f0"), _to_text(entry["value"], kind.item_type).alias("f1")
-            ),
-        )
-    if pa.types.is_list(kind):
-        return F.transform(column, lambda item: _to_text(item, kind.value_type))
-    if pa.types.is_binary(kind):
-        return F.hex(column)
-    if pa.types.is_date(kind):
-        return F.unix_date(column).cast("string")
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return F.unix_micros(column).cast("string")
-    if pa.types.is_float32(kind):
-        return column.cast("double").cast("string")
-    return column.cast("string")
 
 
 def _incoming(column: Column, kind: pa.DataType) -> Column:
@@ -303,47 +205,9 @@ def _incoming(column: Column, kind: pa.DataType) -> Column:
     if form is Form.DAYS:
         return F.date_from_unix_date(column)
     if form is Form.TEXT:
-        parsed = F.from_json(column, _text_schema(kind).simpleString()) if pa.types.is_nested(kind) else column
-        return _from_text(parsed, kind)
+        parsed = F.from_json(column, text_schema(kind).simpleString()) if pa.types.is_nested(kind) else column
+        return from_text(parsed, kind)
     return column
-
-
-def _from_text(column: Column, kind: pa.DataType) -> Column:
-    from pyspark.sql import functions as F
-
-    if pa.types.is_struct(kind):
-        fields = [_from_text(column.getField(f"f{i}"), field.type).alias(field.name) for i, field in enumerate(kind)]
-        return F.when(column.isNotNull(), F.struct(*fields))
-    if pa.types.is_map(kind):
-        return F.map_from_entries(
-            F.transform(
-                column,
-                lambda entry: F.struct(
-                    _from_text(entry["f0"], kind.key_type).alias("key"),
-                    _from_text(entry["f1"], kind.item_type).alias("value"),
-                ),
-            )
-        )
-    if pa.types.is_list(kind):
-        return F.transform(column, lambda item: _from_text(item, kind.value_type))
-    if pa.types.is_binary(kind):
-        return F.unhex(column)
-    if pa.types.is_date(kind):
-        return F.date_from_unix_date(column.cast("int"))
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return F.timestamp_micros(column.cast("bigint"))
-    return column.cast(spark_type(kind))
-
-
-def _text_schema(kind: pa.DataType) -> T.DataType:
-    if pa.types.is_struct(kind):
-        return T.StructType([T.StructField(f"f{i}", _text_schema(field.type)) for i, field in enumerate(kind)])
-    if pa.types.is_map(kind):
-        entry = [T.StructField("f0", _text_schema(kind.key_type)), T.StructField("f1", _text_schema(kind.item_type))]
-        return T.ArrayType(T.StructType(entry))
-    if pa.types.is_list(kind):
-        return T.ArrayType(_text_schema(kind.value_type))
-    return T.StringType()
 
 
 def _wire_spark_type(kind: pa.DataType) -> T.DataType:
@@ -358,7 +222,7 @@ def _wire_array(column: pa.Array) -> pa.Array:
     if form is Form.DAYS:
         return column.cast(pa.int32())
     if form is Form.TEXT:
-        texts = [None if value is None else _text_of(value, column.type) for value in column.to_pylist()]
+        texts = [None if value is None else text_of(value, column.type) for value in column.to_pylist()]
         if pa.types.is_nested(column.type):
             texts = [None if text is None else json.dumps(text) for text in texts]
         return pa.array(texts, pa.string())
@@ -373,65 +237,6 @@ def _listed(array: pa.Array) -> list[Any]:
     return list(array.to_pylist())
 
 
-def _text_of(value: Any, kind: pa.DataType) -> Any:
-    """The counterpart of :func:`_to_text`, for values of ``pa.Array.to_pylist``."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {f"f{i}": _text_of(value[field.name], field.type) for i, field in enumerate(kind)}
-    if pa.types.is_map(kind):
-        return [{"f0": _text_of(k, kind.key_type), "f1": _text_of(v, kind.item_type)} for k, v in value]
-    if pa.types.is_list(kind):
-        return [_text_of(item, kind.value_type) for item in value]
-    if pa.types.is_binary(kind):
-        return value.hex()
-    if pa.types.is_boolean(kind):
-        return "true" if value else "false"
-    if pa.types.is_date(kind):
-        return str(value.toordinal() - _EPOCH_DAY)
-    if pa.types.is_timestamp(kind):
-        return str(_micros(value)) if kind.tz else value.isoformat(sep=" ")
-    return str(value)
-
-
-def _micros(value: datetime) -> int:
-    return (value - _EPOCH) // timedelta(microseconds=1)
-
-
-def _value_of(text: Any, kind: pa.DataType) -> Any:
-    """A value from its text: what :func:`_to_text` made of it."""
-    if text is None:
-        return None
-    if pa.types.is_struct(kind):
-        make = row_type(tuple(field.name for field in kind))._make
-        return make(_value_of(text.get(f"f{i}"), field.type) for i, field in enumerate(kind))
-    if pa.types.is_map(kind):
-        entries = [(_value_of(e.get("f0"), kind.key_type), _value_of(e.get("f1"), kind.item_type)) for e in text]
-        return dict(entries)
-    if pa.types.is_list(kind):
-        return [_value_of(item, kind.value_type) for item in text]
-    if pa.types.is_binary(kind):
-        return bytes.fromhex(text)
-    if pa.types.is_boolean(kind):
-        return text == "true"
-    if pa.types.is_integer(kind):
-        return int(text)
-    if pa.types.is_floating(kind):
-        return float(text)
-    if pa.types.is_decimal(kind):
-        return Decimal(text)
-    if pa.types.is_date(kind):
-        return date.fromordinal(int(text) + _EPOCH_DAY)
-    if pa.types.is_timestamp(kind):
-        return _EPOCH + timedelta(microseconds=int(text)) if kind.tz else _naive(text)
-    return text
-
-
-def _naive(text: str) -> datetime:
-    whole, _, fraction = text.partition(".")
-    return datetime.fromisoformat(whole).replace(microsecond=int(fraction.ljust(6, "0")[:6] or 0))
-
-
 def _python_values(series: pd.Series[Any], kind: pa.DataType) -> list[Any]:
     form = form_of(kind)
     if form is Form.NUMBER:
@@ -441,13 +246,13 @@ def _python_values(series: pd.Series[Any], kind: pa.DataType) -> list[Any]:
         naive = series.to_numpy().astype("datetime64[us]").tolist()
         return [moment.replace(tzinfo=timezone.utc) for moment in naive]
     if form is Form.DAYS:
-        _require_range(series, 1 - _EPOCH_DAY, date.max.toordinal() - _EPOCH_DAY)
+        _require_range(series, 1 - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY)
         return list(series.to_numpy().astype("datetime64[D]").tolist())
     values = series.tolist()
     if form is Form.PLAIN:
         return values
     load: Callable[[str], Any] = json.loads if pa.types.is_nested(kind) else str
-    return [None if text is None else _value_of(load(text), kind) for text in values]
+    return [None if text is None else value_of(load(text), kind) for text in values]
 
 
 def _require_range(series: pd.Series[Any], first: int, last: int) -> None:
