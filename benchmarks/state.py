@@ -128,6 +128,7 @@ def main() -> int:
         Work("10,000 keys", "few-keys", rows, 10_000, epoch),
         Work("100,000 keys", "many-keys", many[0], 100_000, many[1]),
     ]
+    works = works if options.rounds_many else works[:1]
     backends = options.backend.split(",")
     rounds: list[Round] = []
     with EmbeddedBroker() as broker, _progress() as progress:

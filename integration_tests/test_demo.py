@@ -46,6 +46,8 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # A shell that runs these tests in the background ignores SIGINT, and the demo would rightly do so too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def processes(self) -> dict[int, str]:
