@@ -25,6 +25,7 @@ from lockstep.errors import (
 from lockstep.operators.failure import operator_failure
 from lockstep.operators.in_query import OperatorInQuery
 from lockstep.operators.operator import KeyedOperator, find_operators
+from lockstep.operators.plan import class_name, nodes_of
 from lockstep.operators.state_reader import find_groups
 from lockstep.operators.union import payload_of
 from lockstep.protocol.clock import SystemClock
@@ -282,16 +283,14 @@ def _operators(frame: Any, taken: set[str]) -> dict[str, KeyedOperator]:
 
 def _refuse_other_state(plan: Any) -> None:
     """Two keyed operators need Spark's check of unsupported operations turned off: what it would refuse is refused here."""
-    children = [plan.children().apply(index) for index in range(plan.children().size())]
-    name = plan.getClass().getSimpleName()
-    joins_streams = name == "Join" and all(child.isStreaming() for child in children)
-    if plan.isStreaming() and (name in _STATEFUL or joins_streams):
-        raise ConfigurationError(
-            f"a query with two keyed operators can't have Spark's own stateful operator beside them: {name}. Do its work in "
-            "one of the functions, or split the query in two."
-        )
-    for child in children:
-        _refuse_other_state(child)
+    for node in nodes_of(plan):
+        name, children = class_name(node), node.children()
+        joins_streams = name == "Join" and all(children.apply(side).isStreaming() for side in range(children.size()))
+        if node.isStreaming() and (name in _STATEFUL or joins_streams):
+            raise ConfigurationError(
+                f"a query with two keyed operators can't have Spark's own stateful operator beside them: {name}. Do its "
+                "work in one of the functions, or split the query in two."
+            )
 
 
 def _refuse_unready_sources(sources: Sequence[StreamSource], log: SparkLog) -> None:

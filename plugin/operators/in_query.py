@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import CheckpointDeclinedError
 from lockstep.operators.operator import KeyedOperator, find_operators
+from lockstep.operators.plan import class_name, nodes_of
 from lockstep.protocol.storage import Storage
 
 if TYPE_CHECKING:
@@ -72,18 +73,9 @@ class OperatorInQuery:
 
 def _next_watermark(plan: Any) -> int | None:
     """How far the epoch's rows move the watermark at most; ``None`` when it had none with an event time."""
-    found = []
-    if plan.getClass().getSimpleName() == "EventTimeWatermarkExec":
-        seen = plan.eventTimeStats().value()
-        if seen.count() > 0:
-            found.append(int(seen.max()) - int(plan.delayMs()))
-    children = plan.children()
-    found += [
-        watermark
-        for index in range(children.size())
-        if (watermark := _next_watermark(children.apply(index))) is not None
-    ]
-    return max(found, default=None)
+    watermarks = [node for node in nodes_of(plan) if class_name(node) == "EventTimeWatermarkExec"]
+    seen = [(node.eventTimeStats().value(), int(node.delayMs())) for node in watermarks]
+    return max((int(stats.max()) - delay for stats, delay in seen if stats.count() > 0), default=None)
 
 
 def _version_of(name: str) -> int | None:

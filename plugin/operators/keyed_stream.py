@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lockstep.errors import ConfigurationError
-from lockstep.operators.column_types import arrow_schema
+from lockstep.operators.column_types import arrow_schema, quoted
 from lockstep.operators.control_stream import silent_stream, ticking_stream
 from lockstep.operators.operator import KeyedOperator
 from lockstep.operators.task import BROADCAST, ELEMENT, HEAD, KINDS, PAYLOAD, TICK, KeyGroupTask
@@ -213,7 +213,7 @@ def _event_time(df: DataFrame) -> Column:
 def _column(name: str) -> Column:
     from pyspark.sql import functions as F
 
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
 
 
 def _checked_uid(uid: str | None) -> str:
@@ -226,7 +226,7 @@ def _checked_uid(uid: str | None) -> str:
 
 
 def _columns_ddl(schema: pa.Schema) -> str:
-    return ", ".join(f"`{field.name.replace('`', '``')}` {to_ddl(field.type)}" for field in schema)
+    return ", ".join(f"{quoted(field.name)} {to_ddl(field.type)}" for field in schema)
 
 
 def _key_field(schema: pa.Schema, column: str, names: Sequence[str]) -> pa.Field:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lockstep.operators.control_stream import Mailbox
+from lockstep.operators.plan import class_name, nodes_of
 from lockstep.operators.reports import EpochReport, GroupTimers, Reports, accumulator
 from lockstep.state.operator_spec import OperatorSpec
 from lockstep.state.operator_state import UnionListState
@@ -90,15 +91,9 @@ class KeyedOperator:
 
 def find_operators(plan: Any) -> list[tuple[KeyedOperator, Any]]:
     """The keyed operators in a plan of the JVM, logical or physical, each with its node, from the sinks upwards."""
-    found = []
-    if _NODE in plan.getClass().getSimpleName():
-        operator = _known.get(plan.functionExpr().name())
-        if operator is not None:
-            found.append((operator, plan))
-    children = plan.children()
-    for index in range(children.size()):
-        found += find_operators(children.apply(index))
-    return found
+    stateful = [node for node in nodes_of(plan) if _NODE in class_name(node)]
+    found = [(_known.get(node.functionExpr().name()), node) for node in stateful]
+    return [(operator, node) for operator, node in found if operator is not None]
 
 
 def _has_union_state(description: Mapping[str, Any]) -> bool:

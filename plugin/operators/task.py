@@ -74,7 +74,7 @@ class KeyGroupTask:
             rows_out=result.rows,
             groups_written=0 if result.blob is None else 1,
             bytes_written=len(result.blob or b""),
-            watermark=_watermark(state),
+            watermark=given.watermark,
             groups={int(group[0]): GroupTimers(result.next_processing, result.next_event)},
         )
         self.reports.add({query: report})

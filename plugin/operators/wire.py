@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from lockstep.operators.column_types import Form, form_of, spark_type
+from lockstep.operators.column_types import Form, form_of, quoted, spark_type
 from lockstep.operators.nested_text import EPOCH, EPOCH_DAY, from_text, text_of, text_schema, to_text, value_of
 from lockstep.state.row import row_type
 
@@ -51,7 +51,7 @@ class InputWire:
         from pyspark.sql import functions as F
 
         masked = self._masked()
-        given = [F.col(_quoted(name)) for name in self.schema.names]
+        given = [F.col(quoted(name)) for name in self.schema.names]
         sent = [
             _outgoing(given[index], kind).alias(name)
             for index, (name, kind) in enumerate(zip(self.columns, self.schema.types, strict=True))
@@ -167,10 +167,6 @@ class OutputWire:
 
     def _floats(self) -> list[int]:
         return [index for index, kind in enumerate(self.schema.types) if pa.types.is_floating(kind)]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _filled_type(kind: pa.DataType) -> T.DataType:
