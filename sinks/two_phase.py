@@ -31,6 +31,10 @@ class SinkContext:
     output_mode: str
     query_name: str | None
     highest_epoch: Callable[[], int]  # that may have been committed by now; a target that has more is of another life
+    staging: str = ""  # a directory for this sink alone, in the checkpoint directory and on its file system
+    returning: bool = False  # an earlier start had opened this sink: what it left in its target must be there still
+    token: Callable[[], int] = lambda: 0
+    """This driver's fencing token, from the first ``begin`` on. Raises ``FencedError`` when a newer driver took over."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ class TwoPhaseCommitSink(ABC):
     committer's thread while later epochs may already be written: ``refresh`` → ``commit``, in epoch order, again and
     again until it is done. ``close`` when the query ends; it is not called when the process dies.
 
-    After a restart, in a new process: ``open`` → ``recover_and_commit`` for every decided epoch that was not known to be
-    committed, and ``recover_and_abort`` for attempts that lost.
+    After a restart, in a new process: ``open`` → ``clean_up`` → ``recover_and_commit`` for every decided epoch that was
+    not known to be committed, and ``recover_and_abort`` for attempts that lost.
 
     What a sink must promise:
 
@@ -187,6 +191,13 @@ class TwoPhaseCommitSink(ABC):
     def recover_and_abort(self, attempt: Attempt, handle: Handle) -> None:
         """``abort`` for an attempt of an earlier process that lost. Called only after the epoch was decided."""
         self.abort(attempt, handle)
+
+    def clean_up(self, is_stray: Callable[[str], bool]) -> None:
+        """Remove what earlier drivers staged and can't have prepared: called once per start, after ``open``.
+
+        ``is_stray`` tells of an attempt id whether nobody will ever commit or abort it. A sink that can list what is
+        staged in its target asks for each; one whose target clears up by itself (a Delta table's VACUUM) need not.
+        """
 
     def max_pending_seconds(self) -> float | None:
         """How long staged rows are safe before they are committed; ``None`` for any length of time."""

@@ -9,7 +9,7 @@ import random
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config import CheckpointConfig
@@ -34,7 +34,7 @@ from lockstep.protocol.completed_store import CompletedCheckpointStore
 from lockstep.protocol.coordinator import CheckpointCoordinator, CheckpointListener
 from lockstep.protocol.epoch import BoundSink, EpochRunner, Surroundings
 from lockstep.protocol.fencing import FencingToken
-from lockstep.protocol.lineage import Lineage, continue_or_begin, remember
+from lockstep.protocol.lineage import Lineage, continue_or_begin, read_lineage, remember
 from lockstep.protocol.prepare_record import read_records
 from lockstep.protocol.storage import Storage
 from lockstep.sinks.two_phase import SinkContext
@@ -86,9 +86,10 @@ class Pipeline:
             query_name=query_name,
             operators=self._described_operators(),
         )
+        returning = _sinks_of_earlier_starts(storage, log)
         self.lineage = continue_or_begin(storage, now)
         self.store = CompletedCheckpointStore(storage, config.retained)
-        self._open_sinks(frame, output_mode, query_name, log)
+        self._open_sinks(frame, output_mode, query_name, log, returning)
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
         self._restore_union_state(log)
@@ -202,7 +203,9 @@ class Pipeline:
                     blobs = [(row.group, bytes(row.state)) for row in groups.frame.collect()]
                 operator.mailbox.payload(payload_of(operator.uid, blobs))
 
-    def _open_sinks(self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog) -> None:
+    def _open_sinks(
+        self, frame: DataFrame, output_mode: str, query_name: str | None, log: SparkLog, returning: Collection[str]
+    ) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
         records = read_records(self.storage, self.lineage.id)
         self.store.load()  # a first look; recover() reads again, once earlier drivers are fenced
@@ -225,8 +228,15 @@ class Pipeline:
                     output_mode=output_mode,
                     query_name=query_name,
                     highest_epoch=lambda: max(log.decided(), early),
+                    staging=f"{_with_scheme(self.storage.describe())}/lockstep/staging/{bound.uid}",
+                    returning=bound.uid in returning,
+                    token=self._checked_token,
                 )
             )
+
+    def _checked_token(self) -> int:
+        self.token.check()
+        return self.token.value
 
     def _commit_failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
@@ -257,6 +267,16 @@ class Pipeline:
             yield
         finally:
             timer.cancel()
+
+
+def _with_scheme(location: str) -> str:
+    return f"file:{location}" if location.startswith("/") else location
+
+
+def _sinks_of_earlier_starts(storage: Storage, log: SparkLog) -> Collection[str]:
+    """Those that were opened for sure: Spark plans its first epoch after all of them."""
+    stored = read_lineage(storage)
+    return stored.sinks.keys() if stored is not None and log.planned() >= 0 else ()
 
 
 def _operators(frame: Any, taken: set[str]) -> dict[str, KeyedOperator]:

@@ -133,12 +133,31 @@ class Committer:
         self._coordinator.restored(self._store.latest)
         if latest is not None:
             self._offsets.restore(latest.barrier)
+        self._clean_up()
         self._discard_losers(committed, just_committed=False)
         for epoch in sorted(self._records):
             self._offsets.snapshot(self._choose(epoch).barrier)
         if decided > committed:
             _log.info("recovering epochs %d to %d", committed + 1, decided)
         self._force_checkpoint(decided)
+
+    def _clean_up(self) -> None:
+        """Let the sinks remove what was staged by an earlier driver that died, or will be refused, before its record.
+
+        An earlier driver looks at the token after it has stored its record, and the records were read after this driver
+        took its own: an attempt without a record by now will never be decided.
+        """
+        recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}
+
+        def is_stray(attempt_id: str) -> bool:
+            token = attempt_id.split("-")[1:2]
+            return token != [] and token[0].isdigit() and int(token[0]) < self._token.value and attempt_id not in recorded
+
+        for uid, sink in self._sinks.items():
+            try:
+                sink.clean_up(is_stray)
+            except Exception as error:  # invisible rows are left behind: a cost, not a wrong result
+                _log.warning("sink %r could not clean up after earlier drivers: %s", uid, error)
 
     def _refuse_old_log(self, decided: int, committed: int) -> None:
         """Spark would number its epochs below ours again, and they would be taken for repetitions."""
