@@ -1,6 +1,9 @@
 """Where rows go: the two-phase-commit contract, and the sinks that keep it."""
 
 from lockstep.sinks.delta import DeltaSink
+from lockstep.sinks.file_reader import committed_files, read_files
+from lockstep.sinks.files import FileSink
+from lockstep.sinks.kafka import DeliveryGuarantee, KafkaSink
 from lockstep.sinks.two_phase import (
     Attempt,
     CommitOutcome,
@@ -15,9 +18,14 @@ __all__ = [
     "Attempt",
     "CommitOutcome",
     "CommitStatus",
+    "DeliveryGuarantee",
     "DeltaSink",
+    "FileSink",
     "Handle",
+    "KafkaSink",
     "PreparedEpoch",
     "SinkContext",
     "TwoPhaseCommitSink",
+    "committed_files",
+    "read_files",
 ]

@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT_MS = 15_000
 _REQUEST_TIMEOUT_MS = 10_000
 _GRACE_MS = 5_000  # Kafka's own timeout comes first; this one is for a client that hangs
 _ERRORS = "org.apache.kafka.common.errors."
-_JAVA_ERRORS = (Py4JJavaError, PySparkException)  # PySpark turns some Java exceptions into its own
+JAVA_ERRORS = (Py4JJavaError, PySparkException)  # PySpark turns some Java exceptions into its own
 _REFUSED = {
     "SaslAuthenticationException",
     "SslAuthenticationException",
@@ -53,8 +53,13 @@ class KafkaAdmin:
     thread, by one at a time. Close it: it holds a network thread in the JVM.
     """
 
-    def __init__(self, spark: SparkSession, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: Mapping[str, str], operation: str = "READ", owner: str = "source"
+    ) -> None:
+        """``operation`` is what the ``owner`` does with topics: for messages about ACLs."""
         require_classic(spark)
+        self._operation = operation
+        self._owner = owner
         self._jvm: Any = spark._jvm
         self._settings = ClientSettings(settings)
         self._timeout_ms, self._config = _bounded(self._settings)
@@ -79,14 +84,49 @@ class KafkaAdmin:
         """Topics whose whole name matches the Java regular expression ``pattern``; internal ones are left out."""
         try:
             regex = self._jvm.java.util.regex.Pattern.compile(pattern)
-        except _JAVA_ERRORS as error:
-            reason = _causes(error)[0][1].partition("\n")[0]
+        except JAVA_ERRORS as error:
+            reason = causes(error)[0][1].partition("\n")[0]
             raise ConfigurationError(f"topic_pattern {pattern!r} is no regular expression of Java: {reason}.") from None
         return [topic for topic in self.topics() if regex.matcher(topic).matches()]
 
     def topics(self) -> list[str]:
         """All topics that this client may see, sorted; internal ones are left out."""
         return sorted(str(name) for name in self._get(lambda client: client.listTopics().names()))
+
+    def may(self, operation: str, topics: Collection[str]) -> bool:
+        """Whether this client is allowed the operation on all of ``topics``. A broker without ACLs allows everything."""
+        wanted = self._jvm.java.util.ArrayList()
+        for topic in sorted(topics):
+            wanted.add(topic)
+        asking = self._jvm.org.apache.kafka.clients.admin.DescribeTopicsOptions().includeAuthorizedOperations(True)
+        found = self._get(lambda client: client.describeTopics(wanted, asking).allTopicNames(), topics=topics)
+        allowed = [entry.getValue().authorizedOperations() for entry in found.entrySet()]
+        return all(operations is None or operation in {str(one) for one in operations} for operations in allowed)
+
+    def topic_settings(self, topic: str) -> dict[str, str] | None:
+        """The topic's configuration, or ``None`` when this client may not look at it."""
+        config = self._jvm.org.apache.kafka.common.config
+        resource = config.ConfigResource(getattr(config, "ConfigResource$Type").TOPIC, topic)
+        wanted = self._jvm.java.util.Collections.singletonList(resource)
+        try:
+            found = self._get(lambda client: client.describeConfigs(wanted).all(), topics=[topic])
+        except ConfigurationError:
+            return None
+        return {str(entry.name()): str(entry.value()) for entry in found.get(resource).entries().toArray()}
+
+    def create_topic(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Create the topic with the broker's default replication; nothing happens when it is there already."""
+        optional = self._jvm.java.util.Optional
+        new = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+        config = self._jvm.java.util.HashMap()
+        for key, value in settings.items():
+            config.put(key, value)
+        wanted = self._jvm.java.util.Collections.singletonList(new.configs(config))
+        try:
+            self._get(lambda client: client.createTopics(wanted).all(), topics=[topic])
+        except EnvironmentProblemError as error:
+            if "TopicExistsException" not in str(error):
+                raise
 
     def held_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HeldOffsets]:
         """First and next offset of every partition."""
@@ -156,7 +196,7 @@ class KafkaAdmin:
                 config.put(key, value)
             try:
                 self._client = factory.create(config)
-            except _JAVA_ERRORS as error:
+            except JAVA_ERRORS as error:
                 raise self._bad_settings(error) from None  # the Java stack may quote a setting's value
         return self._client
 
@@ -165,15 +205,15 @@ class KafkaAdmin:
         try:
             milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
             return request(client).get(self._timeout_ms + _GRACE_MS, milliseconds)
-        except _JAVA_ERRORS as error:
+        except JAVA_ERRORS as error:
             explained = self._explained(error, group, topics)
             if not isinstance(explained, UnknownTopicError):
                 self.close()  # a client that can't connect would go on trying, and fill Spark's log
             raise explained from error
 
     def _explained(self, error: Exception, group: str | None, topics: Collection[str]) -> LockstepError:
-        causes = _causes(error)
-        name, message = next((cause for cause in causes if cause[0].startswith(_ERRORS)), causes[0])
+        chain = causes(error)
+        name, message = next((cause for cause in chain if cause[0].startswith(_ERRORS)), chain[0])
         kind, said = name.rpartition(".")[2], self._settings.redact(message)
         servers = self._settings.get("bootstrap.servers", "")
         names = ", ".join(sorted(topics))
@@ -189,7 +229,7 @@ class KafkaAdmin:
         if kind == "TopicAuthorizationException":
             return ConfigurationError(
                 f"Not authorized for topic {names} on {servers}. The principal needs an ACL with operations DESCRIBE and "
-                f"READ on TOPIC {names}."
+                f"{self._operation} on TOPIC {names}."
             )
         if kind == "UnknownMemberIdException":
             return ConfigurationError(
@@ -199,7 +239,7 @@ class KafkaAdmin:
         if kind in _REFUSED:
             return ConfigurationError(
                 f"{servers} refused the credentials ({kind}: {said}). Check security.protocol and the sasl.* or ssl.* "
-                "settings of the source."
+                f"settings of the {self._owner}."
             )
         if kind in _UNREACHABLE:
             return BrokerUnreachableError(
@@ -209,10 +249,10 @@ class KafkaAdmin:
         return EnvironmentProblemError(f"Kafka at {servers} answered with {kind}: {said}")
 
     def _bad_settings(self, error: Exception) -> ConfigurationError:
-        reasons = "; ".join(dict.fromkeys(self._settings.redact(message) for _, message in _causes(error) if message))
+        reasons = "; ".join(dict.fromkeys(self._settings.redact(message) for _, message in causes(error) if message))
         return ConfigurationError(
             f"No Kafka client can be made for {self._settings.get('bootstrap.servers')}: {reasons}. "
-            f"Check the source's settings: {', '.join(sorted(self._settings))}."
+            f"Check the {self._owner}'s settings: {', '.join(sorted(self._settings))}."
         )
 
     def _unknown(self, topics: Collection[str]) -> UnknownTopicError:
@@ -247,7 +287,7 @@ def _milliseconds(settings: Mapping[str, str], key: str) -> int | None:
         raise ConfigurationError(f"kafka.{key}={text!r} is no number of milliseconds.") from None
 
 
-def _causes(error: Exception) -> list[tuple[str, str]]:
+def causes(error: Exception) -> list[tuple[str, str]]:
     """Class name and message of a Java exception and its causes, without the ExecutionException of a future."""
     found: list[tuple[str, str]] = []
     throwable = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

@@ -11,6 +11,7 @@ _SCALA = "2.13"
 _OLDEST_SPARK = (4, 0)
 _NEWEST_SPARK = (4, 2)
 _FIRST_DELTA_WITH_SPARK_IN_ITS_NAME = (4, 1)
+_POSTGRESQL_DRIVER = "42.7.14"
 
 
 def spark_version() -> str:
@@ -34,6 +35,11 @@ def packages() -> list[str]:
         f"io.delta:delta-spark_{suffix}:{delta}",
         f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{spark}",
     ]
+
+
+def postgresql_package() -> str:
+    """Maven coordinate of the PostgreSQL JDBC driver, which only ``JdbcSink`` needs."""
+    return f"org.postgresql:postgresql:{_POSTGRESQL_DRIVER}"
 
 
 def checkpoint_file_manager(jvm: Any) -> Any:

@@ -4,6 +4,9 @@ Points, in the order in which an epoch passes them: ``epoch.start``, ``sink.begi
 ``sink.pre_commit.after``, ``record.before``, ``record.after``, ``epoch.end`` on the query's thread; then, once Spark has
 decided the epoch, ``metadata.before``, ``metadata.after``, ``sink.commit.before``, ``sink.commit.after``,
 ``offsets.before``, ``offsets.after``, ``retire.before``, ``retire.after`` on the committer's.
+
+Inside of a sink's commit: ``kafka.commit.before`` and ``kafka.commit.after`` (a transaction is open, is committed),
+``files.move.after`` (each file that became visible), ``jdbc.commit.before`` (the database's transaction is open).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ POINTS = (
     "retire.before",
     "retire.after",
 )
+SINK_POINTS = ("kafka.commit.before", "kafka.commit.after", "files.move.after", "jdbc.commit.before")
 
 
 def kill_process_group() -> None:
@@ -41,8 +45,8 @@ def kill_process_group() -> None:
 
 def at(point: str, action: Callable[[], None], hit: int = 1) -> None:
     """Run ``action`` when ``point`` is reached for the ``hit``-th time. Replaces what was set before."""
-    if point not in POINTS:
-        raise ValueError(f"unknown failpoint {point!r}: use one of {', '.join(POINTS)}")
+    if point not in POINTS + SINK_POINTS:
+        raise ValueError(f"unknown failpoint {point!r}: use one of {', '.join(POINTS + SINK_POINTS)}")
     hits: Counter[str] = Counter()
 
     def reached(name: str) -> None:

@@ -1,0 +1,458 @@
+"""Exactly-once to Kafka topics."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from lockstep.choices import choose
+from lockstep.errors import (
+    CheckpointDirectoryError,
+    ConfigurationError,
+    LockstepError,
+    UnknownTopicError,
+)
+from lockstep.protocol.failpoint import reach
+from lockstep.sinks.kafka_markers import Marker, Markers
+from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_rows
+from lockstep.sinks.kafka_rows import RecordColumns, as_records, find_columns, refusal
+from lockstep.sinks.staging import Staging, checked_relative
+from lockstep.sinks.two_phase import (
+    Attempt,
+    CommitOutcome,
+    CommitStatus,
+    Handle,
+    PreparedEpoch,
+    SinkContext,
+    TwoPhaseCommitSink,
+)
+from lockstep.sources.client_settings import ClientSettings
+from lockstep.sources.kafka_admin import KafkaAdmin, unknown_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+
+PRODUCER_DEFAULTS = {
+    "linger.ms": "20",
+    "batch.size": str(256 * 1024),
+    "buffer.memory": str(64 * 1024 * 1024),
+    "max.block.ms": "30000",
+    "delivery.timeout.ms": "60000",
+    "request.timeout.ms": "15000",
+}
+"""The first three are for throughput; the others bound how long one try of a commit may hang: it is tried again."""
+_OWNED = {
+    "bootstrap.servers": "the argument bootstrap_servers",
+    "transactional.id": "the argument transactional_id_prefix; the rest of the id tells this sink from all others",
+    "enable.idempotence": "nothing: exactly-once needs it on",
+    "acks": "nothing: exactly-once needs acks=all",
+    "key.serializer": "nothing: keys are bytes; convert them with DataFrame functions",
+    "value.serializer": "nothing: values are bytes; convert them with DataFrame functions such as to_json",
+    "isolation.level": "nothing: it is a consumer's setting",
+}
+_FIRST_TIMEOUT_MS = 60_000  # Kafka's default
+_LONGEST_TIMEOUT_MS = 900_000  # what a broker allows unless told otherwise
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class DeliveryGuarantee(Enum):
+    """What a restart may do to the topic."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class KafkaSink(TwoPhaseCommitSink):
+    """Publishes epochs to Kafka; a read-committed reader sees each once, whole, after Spark has decided it.
+
+    Phase 1 stages the rows as files in the checkpoint directory: nothing of an undecided epoch is ever sent to Kafka.
+    Phase 2 sends them in one transaction, together with a *marker*, a record in a compacted topic that says which epoch
+    this is. After any crash, and any length of time, the marker tells what was published. No transaction is open between
+    epochs, so a pipeline that is stopped or dead holds back no reader (one that dies in the middle of publishing does
+    until it is restarted, at most for ``transaction.timeout.ms``), and no transaction can time out with decided rows.
+
+    Rows that Kafka would never take (too large, no topic, a partition that isn't there) fail the epoch before it is
+    decided, with their position.
+
+    Parameters
+    ----------
+    bootstrap_servers
+        One or more ``host:port``, as a string with commas or a list.
+    topic, topic_column
+        Give one: the topic for all rows, or the column that names it row by row. Topics must exist.
+    key, value, headers, partition, timestamp
+        Columns that make up a record. By default ``key``, ``value`` and ``headers`` are used if the rows have columns of
+        these names, as in Spark's Kafka sink; without a column ``value``, or with ``value="*"``, the value is all columns
+        as JSON. Key and value are strings or binary (a number as key becomes its text); headers are
+        ``array<struct<key: string, value: binary>>``; partition is an int; timestamp a timestamp or milliseconds.
+    delivery
+        ``exactly_once`` or ``at_least_once``: the latter leaves the work to Spark's own Kafka sink, which publishes while
+        the epoch is computed: lower latency, no marker topic, no ``timestamp``; rows of failed attempts are seen too.
+    parallelism
+        With more than 1, an epoch is published in up to so many transactions at once. Every row still appears exactly once
+        and in order within its Spark partition, but a reader may see one part of an epoch before another.
+    marker_topic
+        Created if missing: one partition, compacted. By default ``lockstep-markers-<uid>``.
+    transactional_id_prefix
+        Where ACLs are in use, the principal needs DESCRIBE and WRITE on this prefix.
+    options
+        Any producer setting of Kafka with the prefix ``kafka.``, e.g. ``kafka.compression.type``.
+
+    Examples
+    --------
+    >>> KafkaSink("localhost:9092", topic="totals", key="account")  # doctest: +SKIP
+    """
+
+    reads_whole_batch = True
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        topic: str | None = None,
+        *,
+        topic_column: str | None = None,
+        key: str | None = None,
+        value: str | None = None,
+        headers: str | None = None,
+        partition: str | None = None,
+        timestamp: str | None = None,
+        delivery: DeliveryGuarantee | str = DeliveryGuarantee.EXACTLY_ONCE,
+        parallelism: int = 1,
+        marker_topic: str | None = None,
+        transactional_id_prefix: str = "lockstep-",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+        if not servers.strip():
+            raise ConfigurationError("bootstrap_servers is empty: give one or more host:port.")
+        if topic is not None and topic_column is not None:
+            raise ConfigurationError("KafkaSink takes topic= or topic_column=, not both.")
+        for option, name in (("topic", topic), ("marker_topic", marker_topic)):
+            if name is not None and not _TOPIC_NAME.fullmatch(name):
+                raise ConfigurationError(f"{option}={name!r} is no topic name: use letters, digits, '.', '_' and '-'.")
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 1 <= parallelism <= 64:
+            raise ConfigurationError(f"parallelism={parallelism!r}: use a whole number from 1 to 64.")
+        self._delivery = choose(DeliveryGuarantee, delivery, "delivery")
+        if timestamp is not None and self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
+            raise ConfigurationError(
+                "timestamp= needs delivery='exactly_once': Spark's own Kafka sink, which at_least_once uses, sets none."
+            )
+        self._topic = topic
+        self._given = RecordColumns(topic_column, partition, key, value, headers, timestamp)
+        self._parallelism = parallelism
+        self._marker_topic = marker_topic
+        self._prefix = transactional_id_prefix
+        self._client = ClientSettings({"bootstrap.servers": servers, **_client_settings(options or {})})
+        self._partitions: dict[str, int] = {}  # of topics that are known to exist
+        self._lanes: dict[int, Publisher] = {}  # ready to publish: no earlier producer can any more
+        self._published: dict[int, Marker] = {}  # by lane, what its marker says; known from the moment a lane is ready
+        self._timeout_ms = _FIRST_TIMEOUT_MS
+        self._lock = threading.Lock()  # AT_LEAST_ONCE checkpoints commit on the query's thread too
+
+    def describe(self) -> str:
+        return f"Kafka topic {self._topic}" if self._topic else f"Kafka topics by column {self._given.topic or 'topic'}"
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    def open(self, context: SinkContext) -> None:
+        if context.output_mode == "complete":
+            raise ConfigurationError(
+                f"{self.describe()}: output mode 'complete' would publish the whole result again and again. Use "
+                "outputMode('append') or outputMode('update')."
+            )
+        self._context = context
+        self._columns = find_columns(context.schema, self._given, self._topic, self.describe())
+        self._staging = Staging(context.spark, context.staging)
+        self._partitions.clear()
+        with self._admin() as admin:
+            self._limit = self._look_at_topic(admin)
+            if self._delivery is DeliveryGuarantee.EXACTLY_ONCE:
+                self._markers = Markers(
+                    context.spark,
+                    self._client,
+                    self._marker_topic or f"lockstep-markers-{context.uid}",
+                    f"{context.lineage}/{context.uid}",
+                )
+                self._markers.create_topic(admin)
+        if self._delivery is DeliveryGuarantee.EXACTLY_ONCE:
+            self._refuse_foreign_markers()
+
+    def _look_at_topic(self, admin: KafkaAdmin) -> int | None:
+        """Check that the fixed topic is there and may be written to. Returns the largest record that it takes."""
+        own = int(self._client.get("max.request.size", 0))
+        if self._topic is None:
+            return own or None
+        self._learn(admin, [self._topic])
+        if own or self._client.get("compression.type", "none") != "none":
+            return own or None  # what a compressed record takes is known only to the client
+        settings = admin.topic_settings(self._topic)
+        return int(settings["max.message.bytes"]) if settings else None
+
+    def _learn(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
+        for topic, _ in admin.partitions(topics):
+            self._partitions[topic] = self._partitions.get(topic, 0) + 1
+        if not admin.may("WRITE", topics):
+            raise ConfigurationError(
+                f"Not authorized to write to {', '.join(topics)}. The principal needs an ACL with operations DESCRIBE and "
+                "WRITE on the topic."
+            )
+
+    def _refuse_foreign_markers(self) -> None:
+        context = self._context
+        found = self._markers.read(certain=False)
+        if found is None:
+            if context.returning:
+                raise CheckpointDirectoryError(
+                    f"{self.describe()}: the marker topic {self._markers.topic!r} at {self._client['bootstrap.servers']} "
+                    "knows nothing of this sink, which has published before: the topic was deleted, or this is another "
+                    "cluster. What is published can't be told any more. For a new cluster, give the sink a uid of its own."
+                )
+            self._write_birth()
+            return
+        self._refuse_stale_directory(found)
+
+    def _refuse_stale_directory(self, found: Mapping[int, Marker]) -> None:
+        published = max((marker.epoch for marker in found.values()), default=-1)
+        highest = self._context.highest_epoch()  # after the markers were read: another driver may be at work
+        if published > highest:
+            raise CheckpointDirectoryError(
+                f"{self.describe()} has epoch {published} of this lineage, but the checkpoint directory ends at epoch "
+                f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
+            )
+
+    def _write_birth(self) -> None:
+        """Say in the marker topic that this sink exists. It also shows that transactions are allowed, before data moves."""
+        try:
+            with closing(self._publisher("birth")) as publisher:
+                publisher.initialise()
+                publisher.begin()
+                publisher.mark(self._markers.topic, *self._markers.birth())
+                publisher.commit()
+        except PublishError as error:
+            raise ConfigurationError(f"{self.describe()} can't be written to in transactions. {error}") from None
+
+    # --- phase 1 ----------------------------------------------------------------------------------------------------
+
+    def begin(self, attempt: Attempt) -> Handle:
+        return {"attempt": attempt.id}
+
+    def write(self, handle: Handle, batch: DataFrame) -> None:
+        records = as_records(batch, self._columns, self._limit, self._partitions.get(self._topic or ""))
+        try:
+            if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
+                self._write_now(records)
+            else:
+                self._staging.write(records, handle["attempt"])
+        except Exception as error:
+            sentence = refusal(error)
+            if sentence is None:
+                raise
+            raise RowRefusedError(f"{self.describe()} can't take {sentence}", "RowRefused") from None
+
+    def _write_now(self, records: DataFrame) -> None:
+        writer = records.write.format("kafka").option("kafka.bootstrap.servers", self._client["bootstrap.servers"])
+        for key, value in self._client.items():
+            writer = writer.option(f"kafka.{key}", value)
+        if self._topic is not None:
+            writer = writer.option("topic", self._topic)
+        writer.save()
+
+    def pre_commit(self, handle: Handle) -> Handle:
+        attempt = handle["attempt"]
+        if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
+            return handle
+        files: list[dict[str, Any]] = []
+        for path, size in self._staging.files(attempt):
+            rows = staged_rows(self._context.spark, self._staging.absolute(path))
+            if rows:
+                files.append({"path": path, "rows": rows, "bytes": size})
+        if not files:
+            self._staging.delete(attempt)
+        elif self._topic is None:
+            self._check_topics([file["path"] for file in files])
+        return {
+            "attempt": attempt,
+            "topic": self._topic,
+            "lanes": [lane for k in range(self._parallelism) if (lane := files[k :: self._parallelism])],
+            "metrics": {
+                "rows": sum(file["rows"] for file in files),
+                "bytes": sum(file["bytes"] for file in files),
+                "files": len(files),
+            },
+        }
+
+    def _check_topics(self, paths: Sequence[str]) -> None:
+        """Topics and partitions that the rows name must exist: after the decision it would be too late to say so."""
+        from pyspark.sql import functions as F
+
+        staged = self._context.spark.read.parquet(*[self._staging.absolute(path) for path in paths])
+        highest = F.max("partition") if self._columns.partition is not None else F.lit(-1)
+        named = {row.topic: row.highest for row in staged.groupBy("topic").agg(highest.alias("highest")).collect()}
+        new = sorted(topic for topic in named if topic not in self._partitions)
+        with self._admin() as admin:
+            if new:
+                known = admin.topics()
+                missing = [topic for topic in new if topic not in known]
+                if missing:
+                    raise unknown_topics(missing, known, self._client["bootstrap.servers"])
+                self._learn(admin, new)
+        for topic, partition in named.items():
+            if partition is not None and partition >= self._partitions[topic]:
+                raise UnknownTopicError(
+                    f"{self.describe()}: a row names partition {partition} of topic {topic}, which has "
+                    f"{self._partitions[topic]}. Correct the rows, or add partitions."
+                )
+
+    def abort(self, attempt: Attempt, handle: Handle) -> None:
+        self._staging.delete(handle["attempt"])
+
+    def clean_up(self, is_stray: Callable[[str], bool]) -> None:
+        for attempt_id in self._staging.attempts():
+            if is_stray(attempt_id):
+                self._staging.delete(attempt_id)
+
+    # --- phase 2 ----------------------------------------------------------------------------------------------------
+
+    def commit(self, prepared: PreparedEpoch) -> CommitOutcome:
+        """Publish the epoch, unless its marker says that it is published.
+
+        1. A newer driver has taken over: refuse.
+        2. Make the lanes ready: ``initTransactions`` fences all earlier producers and ends what they left open; then read
+           the markers, which can't move any more unless by this producer.
+        3. Send the rows of every lane that has not published the epoch, and the lane's marker; commit.
+        4. The staged files are not needed any more.
+
+        After any error in between it is not known what was published: the lanes are closed, and step 2 finds out.
+        """
+        if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE or not prepared.handle["lanes"]:
+            return CommitOutcome.done()
+        with self._lock:
+            started = time.monotonic()
+            try:
+                token = self._context.token()  # 1.
+                outcome = self._publish(prepared, token)
+            except RowRefusedError as error:
+                self._let_go(abort=True)
+                return CommitOutcome.failed(str(error))
+            except PublishError as error:
+                self._let_go(abort=error.kind != "TimeoutException")
+                self._context.token()
+                return self._after(error, time.monotonic() - started)
+            except BaseException:
+                self._let_go(abort=False)
+                raise
+        self._staging.delete(prepared.handle["attempt"])  # 4.
+        return outcome
+
+    def _publish(self, prepared: PreparedEpoch, token: int) -> CommitOutcome:
+        lanes = prepared.handle["lanes"]
+        self._make_ready(range(len(lanes)))  # 2.
+        todo = [k for k in range(len(lanes)) if self._published[k].epoch < prepared.epoch]
+        others = {self._published[k].attempt for k in range(len(lanes)) if self._published[k].epoch == prepared.epoch}
+        by_attempt = next(iter(others - {prepared.attempt.id}), next(iter(others), None))
+        if not todo:
+            return CommitOutcome.already_done(by_attempt)
+        marker = Marker(prepared.epoch, prepared.attempt.id, token)
+        with ThreadPoolExecutor(len(todo)) as pool:  # 3.
+            for future in [pool.submit(self._publish_lane, k, lanes[k], prepared, marker) for k in todo]:
+                future.result()
+        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details=dict(prepared.handle["metrics"]))
+
+    def _publish_lane(
+        self, lane: int, files: Sequence[Mapping[str, Any]], prepared: PreparedEpoch, marker: Marker
+    ) -> None:
+        publisher = self._lanes[lane]
+        paths = [self._staging.absolute(checked_relative(file["path"], self.describe())) for file in files]
+        publisher.begin()
+        publisher.send(paths, prepared.handle["topic"])
+        publisher.mark(self._markers.topic, *self._markers.progress(lane, marker))
+        reach("kafka.commit.before")
+        publisher.commit()
+        self._published[lane] = marker
+        reach("kafka.commit.after")
+
+    def _make_ready(self, lanes: range) -> None:
+        new = [lane for lane in lanes if lane not in self._lanes]
+        if not new:
+            return
+        for lane in new:
+            publisher = self._publisher(str(lane))
+            self._lanes[lane] = publisher
+            publisher.initialise()
+        found = self._markers.read(certain=True)
+        if found is None:
+            raise CheckpointDirectoryError(
+                f"{self.describe()}: the marker topic {self._markers.topic!r} was emptied while the query ran: what is "
+                "published can't be told any more."
+            )
+        self._refuse_stale_directory(found)
+        self._context.token()  # initTransactions may have fenced a newer driver's producer: that one tries again
+        for lane in new:
+            self._published[lane] = found.get(lane, Marker(-1, "", 0))
+
+    def _publisher(self, suffix: str) -> Publisher:
+        settings = {
+            **PRODUCER_DEFAULTS,
+            "max.request.size": str(max(1024 * 1024, self._limit or 0)),
+            "transaction.timeout.ms": str(self._timeout_ms),
+            **self._client,
+            "acks": "all",
+            "enable.idempotence": "true",
+            "transactional.id": f"{self._prefix}{self._context.lineage}-{self._context.uid}-{suffix}",
+        }
+        return Publisher(self._context.spark, ClientSettings(settings))
+
+    def _let_go(self, *, abort: bool) -> None:
+        """Forget what is not certain any more. An open transaction would hold readers back until the next try."""
+        lanes, self._lanes, self._published = self._lanes, {}, {}
+        for publisher in lanes.values():
+            if abort:
+                try:
+                    publisher.abort()
+                except LockstepError:
+                    pass  # none is open, or a newer producer has ended it
+            publisher.close()
+
+    def _after(self, error: PublishError, seconds: float) -> CommitOutcome:
+        """A publish that takes longer than its transaction may live would fail for ever: give the next one more time."""
+        if error.kind == "InvalidTxnTimeoutException":
+            return CommitOutcome.failed(str(error))
+        given = int(self._client.get("transaction.timeout.ms", 0))
+        if seconds * 1000 > 0.9 * (given or self._timeout_ms):
+            if given:
+                return CommitOutcome.retry(
+                    f"{error} It took {seconds:.0f} s: raise kafka.transaction.timeout.ms={given}."
+                )
+            self._timeout_ms = min(self._timeout_ms * 2, _LONGEST_TIMEOUT_MS)
+        return CommitOutcome.retry(str(error))
+
+    def close(self) -> None:
+        with self._lock:
+            self._let_go(abort=False)
+
+    def _admin(self) -> KafkaAdmin:
+        return KafkaAdmin(self._context.spark, self._client, operation="WRITE", owner="sink")
+
+
+def _client_settings(options: Mapping[str, Any]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for key, value in options.items():
+        name = key.lower()
+        if not name.startswith("kafka."):
+            raise ConfigurationError(f"unknown option {key} of KafkaSink: producer settings start with 'kafka.'.")
+        name = name.removeprefix("kafka.")
+        if name in _OWNED:
+            raise ConfigurationError(f"option {key} is set by Lockstep. Use instead: {_OWNED[name]}.")
+        if name in ("transaction.timeout.ms", "max.request.size", "buffer.memory") and not str(value).isdigit():
+            raise ConfigurationError(f"option {key}={value!r} is no whole number.")
+        settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings

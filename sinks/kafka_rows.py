@@ -1,0 +1,203 @@
+"""How rows become Kafka records: which columns are used, and what is refused before an epoch is prepared.
+
+Everything that Kafka would refuse for ever is found while the rows are staged: a decided epoch must not be wedged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")
+BY_NAME = (
+    "topic",
+    "key",
+    "value",
+    "headers",
+)  # as Spark's Kafka sink does; the rows of a Kafka source have the others too
+ALL_AS_JSON = "*"
+_OVERHEAD = 96  # of a batch with one record, at most; each header takes a few bytes more
+_REFUSED = "lockstep refuses "
+_HEADERS = "array<struct<key: string, value: binary>>"
+
+
+@dataclass(frozen=True)
+class RecordColumns:
+    """Names of the columns that make up a record. ``value`` None: all columns, as JSON."""
+
+    topic: str | None = None
+    partition: str | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    timestamp: str | None = None
+
+
+def find_columns(schema: StructType, given: RecordColumns, fixed_topic: str | None, sink: str) -> RecordColumns:
+    """The columns to use: those that were ``given``, else those with the names that Spark's Kafka sink knows.
+
+    Raises :class:`ConfigurationError` that names the option, the column and the remedy.
+    """
+    used: dict[str, str | None] = {}
+    for role in COLUMNS:
+        name = getattr(given, role)
+        if role == "value" and name == ALL_AS_JSON:
+            used[role] = None
+            continue
+        if name is not None and name not in schema.names:
+            option = "topic_column" if role == "topic" else role
+            raise ConfigurationError(
+                f"{sink}: {option}={name!r} is no column of the rows, which have {', '.join(schema.names)}."
+            )
+        by_name = role if role in schema.names and role in BY_NAME else None
+        used[role] = name if name is not None else by_name
+    if fixed_topic is not None:
+        used["topic"] = None
+    elif used["topic"] is None:
+        raise ConfigurationError(f"{sink}: give topic= (a name) or topic_column= (a column that names it, row by row).")
+    for role, name in used.items():
+        if name is not None:
+            _check_type(role, name, schema[name].dataType, given, sink)
+    return RecordColumns(**used)
+
+
+def _check_type(role: str, name: str, kind: DataType, given: RecordColumns, sink: str) -> None:
+    from pyspark.sql import types as T
+
+    text_or_bytes = (T.StringType, T.BinaryType)
+    as_key = (*text_or_bytes, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.BooleanType, T.DecimalType)
+    accepted: dict[str, tuple[tuple[type, ...], str]] = {
+        "topic": ((T.StringType,), "string"),
+        "partition": ((T.IntegerType,), "int"),
+        "key": (as_key, "string or binary (or a number, which becomes its text)"),
+        "value": (text_or_bytes, "string or binary; use to_json or to_avro"),
+        "timestamp": ((T.TimestampType, T.LongType), "timestamp, or long with milliseconds since 1970"),
+    }
+    if role == "headers":
+        good = (
+            isinstance(kind, T.ArrayType)
+            and isinstance(kind.elementType, T.StructType)
+            and [(f.name, type(f.dataType)) for f in kind.elementType.fields]
+            == [("key", T.StringType), ("value", T.BinaryType)]
+        )
+        wanted = _HEADERS
+    else:
+        types, wanted = accepted[role]
+        good = isinstance(kind, types)
+    if not good:
+        other = f"give {role}='*' for all columns as JSON" if role == "value" else "rename it"
+        hint = "" if getattr(given, role) else f" It is used because of its name: {other} if it is not meant."
+        raise ConfigurationError(
+            f"{sink}: column {name!r} is {kind.simpleString()}, and the {role} of a record must be {wanted}.{hint}"
+        )
+
+
+def as_records(rows: DataFrame, columns: RecordColumns, limit: int | None, partitions: int | None) -> DataFrame:
+    """The rows as they are staged. A row that Kafka would refuse fails the job, with its position.
+
+    ``limit`` is the largest record in bytes; ``partitions`` how many the fixed topic has.
+    """
+    from pyspark.sql import functions as F
+
+    numbered = rows.withColumn("__lockstep_row", F.monotonically_increasing_id())
+    value = (
+        F.to_json(F.struct(*[F.col(_quoted(name)) for name in rows.columns if name not in _routing(columns)]))
+        if columns.value is None
+        else F.col(_quoted(columns.value))
+    )
+    parts: dict[str, Column] = {"key": _bytes(columns.key, rows.schema), "value": value.cast("binary")}
+    if columns.topic is not None:
+        parts["topic"] = F.col(_quoted(columns.topic))
+    if columns.partition is not None:
+        parts["partition"] = F.col(_quoted(columns.partition))
+    if columns.headers is not None:
+        parts["headers"] = F.col(_quoted(columns.headers))
+    if columns.timestamp is not None:
+        parts["timestamp"] = _milliseconds(F.col(_quoted(columns.timestamp)), rows.schema[columns.timestamp].dataType)
+    staged = numbered.select(F.col("__lockstep_row"), *[column.alias(name) for name, column in parts.items()])
+    problem = _problem(parts.keys(), limit, partitions)
+    position = F.concat(
+        F.lit(" (row "),
+        F.col("__lockstep_row").bitwiseAND(F.lit((1 << 33) - 1)),
+        F.lit(" of partition "),
+        F.shiftright(F.col("__lockstep_row"), 33),
+        F.lit(" of the batch)."),
+    )
+    checked = F.when(problem.isNull(), F.col("value")).otherwise(
+        F.raise_error(F.concat(F.lit(_REFUSED), problem, position)).cast("binary")
+    )
+    return staged.select(*[checked.alias("value") if name == "value" else F.col(name) for name in parts])
+
+
+def refusal(error: Exception) -> str | None:
+    """The sentence about a refused row in Spark's error, if that is what it is."""
+    found = re.search(rf"{_REFUSED}(.*? of the batch\)\.)", str(error), re.DOTALL)
+    return found.group(1) if found else None
+
+
+def _routing(columns: RecordColumns) -> set[str | None]:
+    """Columns that say where a record goes, not what it says: they are left out of a JSON value."""
+    return {columns.topic, columns.partition, columns.headers, columns.timestamp}
+
+
+def _bytes(name: str | None, schema: StructType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+
+    if name is None:
+        return F.lit(None).cast("binary")
+    column = F.col(_quoted(name))
+    return column if isinstance(schema[name].dataType, BinaryType) else column.cast("string").cast("binary")
+
+
+def _milliseconds(column: Column, kind: DataType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType
+
+    return column if isinstance(kind, LongType) else F.unix_millis(column)
+
+
+def _problem(parts: Collection[str], limit: int | None, partitions: int | None) -> Column:
+    """Null for a row that Kafka takes."""
+    from pyspark.sql import functions as F
+
+    size: Any = F.lit(_OVERHEAD) + F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+    problems: list[Column] = []
+    if "topic" in parts:
+        problems.append(F.when(F.col("topic").isNull() | (F.col("topic") == ""), F.lit("a row without a topic")))
+    if "partition" in parts:
+        low = F.col("partition") < 0
+        bad = low if partitions is None else low | (F.col("partition") >= partitions)
+        there = "" if partitions is None else f", and the topic has {partitions}"
+        problems.append(F.when(bad, F.concat(F.lit("partition "), F.col("partition"), F.lit(there))))
+    if "timestamp" in parts:
+        problems.append(F.when(F.col("timestamp") < 0, F.concat(F.lit("the timestamp "), F.col("timestamp"))))
+    if "headers" in parts:
+        nameless = F.exists("headers", lambda header: header.isNull() | header["key"].isNull())
+        problems.append(F.when(nameless, F.lit("a header without a key")))
+        size = size + F.coalesce(
+            F.aggregate(
+                "headers",
+                F.lit(0),
+                lambda sum_, header: (
+                    sum_ + F.octet_length(header["key"]) + F.coalesce(F.length(header["value"]), F.lit(0)) + 10
+                ),
+            ),
+            F.lit(0),
+        )
+    if limit is not None:
+        remedy = f" bytes; the limit is {limit}: raise max.message.bytes of the topic and kafka.max.request.size"
+        problems.append(F.when(size > limit, F.concat(F.lit("a record of "), size, F.lit(remedy))))
+    return F.coalesce(*problems, F.lit(None).cast("string"))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

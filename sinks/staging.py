@@ -1,0 +1,60 @@
+"""Rows that wait in files, invisible to everybody else, until their epoch is committed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from lockstep.errors import CheckpointDirectoryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Staging:
+    """A directory of a sink's own, with one subdirectory of Parquet files per attempt. On any Hadoop file system."""
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        self._jvm = cast("Any", spark._jvm)
+        self._root = self._jvm.org.apache.hadoop.fs.Path(directory)
+        self._files = self._root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+    def write(self, rows: DataFrame, attempt: str) -> None:
+        """Write the rows of an attempt. What an earlier, interrupted call left is replaced."""
+        rows.write.mode("overwrite").parquet(self.absolute(attempt))
+
+    def files(self, attempt: str) -> list[tuple[str, int]]:
+        """Relative path and size of the files that an attempt has written, in the order of its partitions."""
+        found = []
+        for status in self._files.listStatus(self._at(attempt)):
+            name = str(status.getPath().getName())
+            if status.isFile() and not name.startswith(("_", ".")):
+                found.append((f"{attempt}/{name}", int(status.getLen())))
+        return sorted(found)
+
+    def attempts(self) -> list[str]:
+        """Ids of the attempts that have staged something."""
+        if not self._files.exists(self._root):
+            return []
+        return [str(status.getPath().getName()) for status in self._files.listStatus(self._root)]
+
+    def delete(self, attempt: str) -> None:
+        """Remove what an attempt has staged. Nothing happens when there is nothing."""
+        if not _NAME.fullmatch(attempt):
+            raise CheckpointDirectoryError(f"{attempt!r} is no attempt id: nothing is deleted.")
+        self._files.delete(self._at(attempt), True)
+
+    def absolute(self, path: str) -> str:
+        return str(self._at(path).toString())
+
+    def _at(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, path)
+
+
+def checked_relative(path: Any, target: str) -> str:
+    """The path of a staged file in a handle; one that leads out of the staging directory is refused."""
+    if not isinstance(path, str) or not all(_NAME.fullmatch(part) for part in path.split("/")):
+        raise CheckpointDirectoryError(f"{target}: a handle names {path!r}, which is no staged file.")
+    return path
