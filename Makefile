@@ -32,7 +32,8 @@ $(JARS): $(READY) # Spark's jars, fetched once by one JVM: Ivy's cache is not ma
 	$(BIN)/python -m integration_tests.sessions
 	touch $@
 
-integration: $(JARS) ## real Spark, real Kafka (Docker if there is an engine, embedded otherwise), real Delta
+integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Docker if there is an engine, else embedded)
+	docker/postgres.sh
 	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one

@@ -14,6 +14,7 @@ import pytest
 
 from integration_tests.crash_site import CrashSite
 from integration_tests.kafka_container import KafkaContainer, build_missing_image, engine_answers
+from integration_tests.postgres import PostgresServer
 from integration_tests.sessions import shared_session
 from lockstep.broker import EmbeddedBroker
 
@@ -94,6 +95,13 @@ def make_topic(kafka: Broker) -> MakeTopic:
 def topic(request: pytest.FixtureRequest, make_topic: MakeTopic) -> str:
     """A fresh topic. ``@pytest.mark.parametrize("topic", [5], indirect=True)`` gives it five partitions."""
     return make_topic(getattr(request, "param", DEFAULT_PARTITIONS))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for the whole run. Give tables names of their own."""
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import lockstep
+from lockstep.engine.versions import postgresql_package
 
 _EARLIER = 1_750_000_000
 
@@ -26,10 +27,16 @@ def shared_session(warehouse: Path) -> SparkSession:
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # VACUUM lists with so many tasks
         .config("spark.sql.warehouse.dir", str(warehouse))
+        .config("spark.jars.packages", postgresql_package())  # for JdbcSink; lockstep.configure adds its own
     )
     spark = lockstep.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def contract_session() -> SparkSession:
+    """For sink contracts: the session that the tests share, or one like it in the contract's other process."""
+    return SparkSession.getActiveSession() or shared_session(Path(tempfile.mkdtemp(prefix="lockstep-warehouse-")))
 
 
 def file_stream(spark: SparkSession, directory: Path, schema: str = "id long, name string") -> DataFrame:

@@ -3,6 +3,7 @@
 from lockstep.sinks.delta import DeltaSink
 from lockstep.sinks.file_reader import committed_files, read_files
 from lockstep.sinks.files import FileSink
+from lockstep.sinks.jdbc import JdbcSink
 from lockstep.sinks.kafka import DeliveryGuarantee, KafkaSink
 from lockstep.sinks.two_phase import (
     Attempt,
@@ -22,6 +23,7 @@ __all__ = [
     "DeltaSink",
     "FileSink",
     "Handle",
+    "JdbcSink",
     "KafkaSink",
     "PreparedEpoch",
     "SinkContext",

@@ -239,6 +239,7 @@ class DeltaSink(TwoPhaseCommitSink):
                 "shorter than the commit was delayed. Restore them from versioned storage or a backup."
             )
         metrics = _sum([one.handle["metrics"] for one in todo])
+        self._context.token()  # an overtaken driver is refused; one that is overtaken from here on, by Delta itself
         version = transaction.commit(
             actions,
             app_id=self._app_id,

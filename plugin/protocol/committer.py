@@ -151,7 +151,9 @@ class Committer:
 
         def is_stray(attempt_id: str) -> bool:
             token = attempt_id.split("-")[1:2]
-            return token != [] and token[0].isdigit() and int(token[0]) < self._token.value and attempt_id not in recorded
+            return (
+                token != [] and token[0].isdigit() and int(token[0]) < self._token.value and attempt_id not in recorded
+            )
 
         for uid, sink in self._sinks.items():
             try:

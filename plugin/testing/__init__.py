@@ -1,6 +1,7 @@
 """Test your own sinks, functions and whole pipelines, against crashes too: in memory, with failpoints, without Spark."""
 
 from lockstep.testing import failpoints
+from lockstep.testing.contract import SinkContract
 from lockstep.testing.harness import KeyedHarness
 from lockstep.testing.memory import (
     AfterEffect,
@@ -23,6 +24,7 @@ __all__ = [
     "MemoryTable",
     "RecordingSink",
     "SimulatedSparkLog",
+    "SinkContract",
     "VisibleEpoch",
     "failpoints",
     "staged_but_invisible",

@@ -1,0 +1,67 @@
+"""KafkaSink keeps the contract of sinks, with one transaction per epoch and with several. Read with kafka-python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from integration_tests.conftest import Broker, MakeTopic
+from integration_tests.sessions import contract_session
+from lockstep.sinks import KafkaSink
+from lockstep.testing import SinkContract
+
+
+@pytest.mark.usefixtures("spark")
+class TestKafkaSink(SinkContract):
+    in_order = True
+    partitions = 1
+    broker: ClassVar[Broker]
+    make_topic: ClassVar[Any]
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka: Broker, make_topic: MakeTopic) -> None:
+        type(self).broker = kafka
+        type(self).make_topic = staticmethod(make_topic)
+
+    def session(self) -> SparkSession:
+        return contract_session()
+
+    def new_target(self) -> dict[str, str]:
+        return {"servers": self.broker.bootstrap_servers, "topic": self.make_topic(self.partitions)}
+
+    def make_sink(self, target: Any) -> KafkaSink:
+        return KafkaSink(target["servers"], topic=target["topic"])
+
+    def read(self, target: Any) -> Sequence[int]:
+        return [json.loads(value)["id"] for value in read_committed(target["servers"], target["topic"])]
+
+
+class TestKafkaSinkInParallel(TestKafkaSink):
+    in_order = False
+    whole_epochs = False
+    partitions = 3
+
+    def make_sink(self, target: Any) -> KafkaSink:
+        return KafkaSink(target["servers"], topic=target["topic"], parallelism=2)
+
+
+def read_committed(servers: str, topic: str) -> list[bytes]:
+    """What a read-committed reader sees of the topic now."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
+    try:
+        partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        consumer.seek_to_beginning(*partitions)
+        values: list[bytes] = []
+        while any(consumer.position(one) < ends[one] for one in partitions):
+            for records in consumer.poll(timeout_ms=100).values():
+                values += [record.value for record in records]
+        return values
+    finally:
+        consumer.close()
