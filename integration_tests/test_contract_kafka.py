@@ -45,6 +45,7 @@ class TestKafkaSinkInParallel(TestKafkaSink):
     in_order = False
     whole_epochs = False
     partitions = 3
+    test_epochs_of_a_killed_process_are_committed_by_another = None  # costs a JVM; the class above shows it
 
     def make_sink(self, target: Any) -> KafkaSink:
         return KafkaSink(target["servers"], topic=target["topic"], parallelism=2)
