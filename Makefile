@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration bench-state lint typing format lock wheel clean
+.PHONY: help setup demo test unit integration crash bench-state lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,6 +35,10 @@ $(JARS): $(READY) # Spark's jars, fetched once by one JVM: Ivy's cache is not ma
 integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Docker if there is an engine, else embedded)
 	docker/postgres.sh
 	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+crash: $(JARS) ## four sinks behind keyed state, the driver killed at every step there is (15 minutes)
+	docker/postgres.sh
+	LOCKSTEP_ALL_POINTS=1 $(BIN)/python -m pytest integration_tests/test_crash_four_sinks.py $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)

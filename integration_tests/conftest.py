@@ -16,6 +16,7 @@ from integration_tests.crash_site import CrashSite
 from integration_tests.kafka_container import KafkaContainer, build_missing_image, engine_answers
 from integration_tests.postgres import PostgresServer
 from integration_tests.sessions import shared_session
+from integration_tests.targets import Targets
 from lockstep.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -106,5 +107,15 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def site(tmp_path: Path, kafka: Broker, make_topic: MakeTopic) -> CrashSite:
-    """A topic of two partitions, a table and a checkpoint directory, for drivers that die."""
+    """A topic of two partitions, a table and a checkpoint directory."""
     return CrashSite(tmp_path, kafka.bootstrap_servers, make_topic(2))
+
+
+@pytest.fixture
+def crossing(tmp_path: Path, kafka: Broker, make_topic: MakeTopic, postgres: PostgresServer) -> CrashSite:
+    """The same with keyed state and four sinks, for drivers that die."""
+    servers = kafka.bootstrap_servers
+    rows = f"rows_{uuid.uuid4().hex[:8]}"
+    targets = Targets(str(tmp_path / "table"), str(tmp_path / "files"), servers, make_topic(1), postgres, rows)
+    targets.create()
+    return CrashSite(tmp_path, servers, make_topic(2), targets)

@@ -1,4 +1,4 @@
-"""Looks at a running pipeline from outside, without Lockstep or Spark: kafka-python, delta-rs, raw log files."""
+"""Looks at a running pipeline from outside, without Lockstep or Spark: kafka-python, psql, delta-rs, raw log files."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from kafka import KafkaAdminClient
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
-Row = tuple[int, int]  # partition, offset
+from integration_tests.targets import Row
 
 
 @dataclass
 class Observer:
-    """Reads group offsets and the table all the time, and notes every broken promise."""
+    """Reads group offsets and all targets all the time, and notes every broken promise."""
 
     bootstrap_servers: str
     topic: str
     group: str
-    table: str
+    readers: dict[str, Callable[[], list[Row]]]
     checkpoint: str
     violations: list[str] = field(default_factory=list)
     looks: int = 0
     largest_look: int = 0
     offset_moves: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
-    partial_views: set[int] = field(default_factory=set)  # numbers of rows seen: shows that growth was observed
+    partial_views: dict[str, set[int]] = field(
+        default_factory=dict
+    )  # numbers of rows seen: shows that growth was observed
 
     def __post_init__(self) -> None:
         self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
@@ -52,26 +53,26 @@ class Observer:
             except Exception as error:
                 self.violations.append(f"the observer failed: {error!r}")
                 return
-            time.sleep(0.3)  # a look costs CPU, and there are few cores
+            time.sleep(0.5)  # a look costs CPU, and there are few cores
 
     def look(self) -> None:
-        """One look. Offsets are read before the table: what they promise must be in it by then."""
+        """One look. Offsets are read before the targets: what they promise must be in all of them by then."""
         offsets = self.group_offsets()
-        rows = read_rows(self.table)
-        counts = Counter(rows)
-        repeated = [row for row, count in counts.items() if count > 1]
-        if repeated:
-            self.violations.append(f"{len(repeated)} rows are there twice, first {repeated[0]}")
-        for partition, offset in offsets.items():
-            missing = [n for n in range(offset) if (partition, n) not in counts]
-            if missing:
-                self.violations.append(
-                    f"the group is at {offset} of partition {partition}, but row {missing[0]} is not in the table"
-                )
-        self._check_epochs(counts)
+        for name, read in self.readers.items():
+            counts = Counter(read())
+            repeated = [row for row, count in counts.items() if count > 1]
+            if repeated:
+                self.violations.append(f"{len(repeated)} rows are in {name} twice, first {repeated[0]}")
+            for partition, offset in offsets.items():
+                missing = [n for n in range(offset) if (partition, n) not in counts]
+                if missing:
+                    self.violations.append(
+                        f"the group is at {offset} of partition {partition}, but row {missing[0]} is not in {name}"
+                    )
+            self._check_epochs(name, counts)
+            self.largest_look = max(self.largest_look, counts.total())
+            self.partial_views.setdefault(name, set()).add(counts.total())
         self.looks += 1
-        self.largest_look = max(self.largest_look, len(rows))
-        self.partial_views.add(len(rows))
         self.offset_moves.add(tuple(sorted(offsets.items())))
 
     def group_offsets(self) -> dict[int, int]:
@@ -81,16 +82,16 @@ class Observer:
             return {}  # the broker makes its offsets topic when the first group is asked for
         return {tp.partition: o.offset for tp, o in offsets.items() if tp.topic == self.topic and o.offset >= 0}
 
-    def _check_epochs(self, visible: Counter[Row]) -> None:
+    def _check_epochs(self, name: str, visible: Counter[Row]) -> None:
         """Every epoch is visible whole or not at all, and only if Spark has decided it. Decisions are read last."""
         before: dict[int, int] = {}
         for epoch, ends in sorted(self._barriers().items()):
             rows = [(p, n) for p, end in ends.items() for n in range(before.get(p, 0), end)]
             seen = sum(row in visible for row in rows)
             if 0 < seen < len(rows):
-                self.violations.append(f"epoch {epoch} is torn: {seen} of {len(rows)} rows are visible")
+                self.violations.append(f"epoch {epoch} is torn in {name}: {seen} of {len(rows)} rows are visible")
             if seen and epoch > self._decided():
-                self.violations.append(f"epoch {epoch} is visible, and Spark has not decided it")
+                self.violations.append(f"epoch {epoch} is visible in {name}, and Spark has not decided it")
             before = ends
 
     def _barriers(self) -> dict[int, dict[int, int]]:
@@ -102,19 +103,11 @@ class Observer:
             lines = path.read_text().splitlines()
             if len(lines) < 3:
                 break
-            barriers[epoch] = {int(p): end for p, end in json.loads(lines[2])[self.topic].items()}
+            ends = next(parsed for line in lines[2:] if self.topic in (parsed := json.loads(line)))
+            barriers[epoch] = {int(p): end for p, end in ends[self.topic].items()}
             epoch += 1
         return barriers
 
     def _decided(self) -> int:
         directory = Path(self.checkpoint, "commits")
         return max((int(f.name) for f in directory.glob("[0-9]*")), default=-1) if directory.exists() else -1
-
-
-def read_rows(table: str) -> list[Row]:
-    """All rows of the Delta table, read with delta-rs."""
-    try:
-        data = DeltaTable(table).to_pyarrow_table(columns=["partition", "offset"])
-    except TableNotFoundError:
-        return []
-    return list(zip(data["partition"].to_pylist(), data["offset"].to_pylist(), strict=True))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from integration_tests.conftest import Broker, MakeTopic
 from integration_tests.sessions import contract_session
+from integration_tests.targets import read_committed
 from lockstep.sinks import KafkaSink
 from lockstep.testing import SinkContract
 
@@ -49,20 +49,3 @@ class TestKafkaSinkInParallel(TestKafkaSink):
 
     def make_sink(self, target: Any) -> KafkaSink:
         return KafkaSink(target["servers"], topic=target["topic"], parallelism=2)
-
-
-def read_committed(servers: str, topic: str) -> list[bytes]:
-    """What a read-committed reader sees of the topic now."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
-    try:
-        partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        consumer.seek_to_beginning(*partitions)
-        values: list[bytes] = []
-        while any(consumer.position(one) < ends[one] for one in partitions):
-            for records in consumer.poll(timeout_ms=100).values():
-                values += [record.value for record in records]
-        return values
-    finally:
-        consumer.close()

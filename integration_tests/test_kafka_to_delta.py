@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import lockstep
 from integration_tests.conftest import Broker, MakeTopic
 from integration_tests.crash_site import CrashSite, assert_exactly_once, observe
-from integration_tests.observer import read_rows
+from integration_tests.targets import read_rows
 from lockstep.errors import CheckpointDirectoryError, MissingGroupOffsetsError
 from lockstep.sinks import DeltaSink
 from lockstep.sources import KafkaSource

@@ -7,6 +7,7 @@ source (SASL, TLS, OAuth handlers, …) connects this too, and no second client 
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_MS = 15_000
 _REQUEST_TIMEOUT_MS = 10_000
+_POLL_SECONDS = 0.1
 _GRACE_MS = 5_000  # Kafka's own timeout comes first; this one is for a client that hangs
 _ERRORS = "org.apache.kafka.common.errors."
 JAVA_ERRORS = (Py4JJavaError, PySparkException)  # PySpark turns some Java exceptions into its own
@@ -115,7 +117,7 @@ class KafkaAdmin:
         return {str(entry.name()): str(entry.value()) for entry in found.get(resource).entries().toArray()}
 
     def create_topic(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Create the topic with the broker's default replication; nothing happens when it is there already."""
+        """Create the topic, with the broker's default replication, unless it is there; return when it can be used."""
         optional = self._jvm.java.util.Optional
         new = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
         config = self._jvm.java.util.HashMap()
@@ -127,6 +129,11 @@ class KafkaAdmin:
         except EnvironmentProblemError as error:
             if "TopicExistsException" not in str(error):
                 raise
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while topic not in self.topics():  # the broker that answers may not have heard of it yet
+            if time.monotonic() > deadline:
+                raise EnvironmentProblemError(f"Topic '{topic}' was created, and no broker shows it.")
+            time.sleep(_POLL_SECONDS)
 
     def held_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HeldOffsets]:
         """First and next offset of every partition."""
