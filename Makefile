@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration crash bench-state lint typing format lock wheel clean
+.PHONY: help setup demo test unit integration crash bench-state bench-kafka lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ crash: $(JARS) ## four sinks behind keyed state, the driver killed at every step
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)
+
+bench-kafka: $(JARS) ## KafkaSink beside Spark's own Kafka sink, with ARGS=--quick a short one
+	$(BIN)/python benchmarks/kafka_sink.py $(ARGS)
 
 lint: setup typing ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Every test that ``docs/flink.md`` names exists."""
+"""Every test that ``docs/flink.md`` and ``docs/mistakes.md`` name exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "flink.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`((?:unit|integration)_tests/\w+\.py)::(\w+)`", TEXT)))
+MISTAKES = (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"`((?:unit_tests|integration_tests|plugin/testing)/\w+\.py)::(\w+)`", TEXT + MISTAKES)))
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
@@ -24,3 +25,10 @@ def test_every_rule_names_its_test_or_says_why_it_is_moot() -> None:
     for rule in rules:
         _, _flink, lockstep, kept, _ = rule.split("|")
         assert "_tests/" in kept or "Moot" in lockstep, rule
+
+
+def test_every_mistake_names_its_test() -> None:
+    lines = [line for line in MISTAKES.splitlines() if line.startswith("| ") and not line.startswith("| mistake |")]
+    assert len(lines) >= 19
+    for line in lines:
+        assert ".py::test_" in line.split("|")[3], line

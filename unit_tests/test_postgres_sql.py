@@ -139,3 +139,11 @@ def test_arguments_win_over_options_and_those_over_the_url() -> None:
     assert address.properties["batchSize"] == "2"
     assert address.properties["stringtype"] == "unspecified"
     assert address.default_schema == "sales"
+
+
+def test_task_that_is_run_twice_collides_with_itself() -> None:
+    """Spark may run a task again whose rows are in the table already: its row numbers are, too."""
+    statements = sql.create_stage(
+        TableName("public", "t"), TableName("public", "s"), columns=["id"], table_columns=["id"], comment="c"
+    )
+    assert any(f'ADD COLUMN "{sql.ROW}" bigint PRIMARY KEY' in statement for statement in statements)

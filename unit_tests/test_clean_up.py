@@ -1,0 +1,62 @@
+"""What earlier drivers staged and never prepared is removed at start; nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.testing import RecordingSink, staged_but_invisible
+from unit_tests.simulation import Crash, Driver, World, crash_at
+
+
+class Cleaning(RecordingSink):
+    """Remembers what it was told about the attempts that are staged."""
+
+    strays: list[str]
+
+    def clean_up(self, is_stray: Callable[[str], bool]) -> None:
+        self.strays = [attempt for attempt in self.table.staged if is_stray(attempt)]
+        for attempt in self.strays:
+            del self.table.staged[attempt]
+
+
+def start(world: World) -> tuple[Driver, Cleaning]:
+    sink = Cleaning(world.tables["a"], "a")
+    return Driver(world, sinks={"a": sink}), sink
+
+
+@pytest.mark.parametrize("point, stray", [("record.before", True), ("record.after", False)])
+def test_rows_are_removed_when_their_driver_died_before_its_record_and_kept_after(point: str, stray: bool) -> None:
+    world = World()
+    driver, _ = start(world)
+    driver.start().run_to(1)
+    with pytest.raises(Crash), crash_at(point):
+        driver.prepare()
+    (staged,) = staged_but_invisible(world.tables.values())
+    again, sink = start(world)
+    again.start()
+    assert (staged in sink.strays) is stray
+    again.run_to(3)
+    world.check_exactly_once(3)
+
+
+def test_rows_of_newer_drivers_and_of_unknown_names_are_left_alone() -> None:
+    world = World()
+    driver, sink = start(world)
+    world.tables["a"].staged.update({"0-99-new": [1], "odd name": [2], "": [3], "0-x-y": [4]})
+    driver.start()
+    assert sink.strays == []
+
+
+def test_sink_that_cannot_clean_up_does_not_hold_up_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    driver, sink = start(world)
+
+    def fail(is_stray: Callable[[str], bool]) -> None:
+        raise OSError("the directory can't be listed")
+
+    sink.clean_up = fail  # type: ignore[method-assign]
+    driver.start().run_to(0)
+    world.check_exactly_once(0)
+    assert "could not clean up" in caplog.text
