@@ -85,15 +85,16 @@ class TopicReader:
         self._partitions = [TopicPartition(topic, one) for one in self._consumer.partitions_for_topic(topic) or ()]
         self._consumer.assign(self._partitions)
         self._consumer.seek_to_beginning(*self._partitions)
-        self.values: list[bytes] = []
+        self._seen: list[tuple[TopicPartition, int, bytes]] = []
 
     def catch_up(self) -> list[bytes]:
-        """Everything that is visible now: up to the last stable offset of each partition."""
+        """Everything that was visible at the time of the call: up to the last stable offset of each partition."""
         ends = self._consumer.end_offsets(self._partitions)
         while any(self._consumer.position(one) < ends[one] for one in self._partitions):
-            for records in self._consumer.poll(timeout_ms=200).values():
-                self.values += [record.value for record in records]
-        return self.values
+            for partition, records in self._consumer.poll(timeout_ms=200).items():
+                self._seen += [(partition, record.offset, record.value) for record in records]
+        # What became visible since may have come along, and not all of it.
+        return [value for partition, offset, value in self._seen if offset < ends[partition]]
 
     def close(self) -> None:
         self._consumer.close()

@@ -229,22 +229,6 @@ def test_failed_attempt_is_repeated_when_tolerated_and_fails_the_query_otherwise
     assert [p.name for p in target.iterdir()] == ["epoch-0"]
 
 
-def test_sink_of_the_documentation_works(bench: Bench, tmp_path: Path) -> None:
-    document = (Path(__file__).parent.parent / "docs/write-your-own-sink.md").read_text()
-    code = document.split("```python\n")[1].split("```")[0]
-    assert len(code.splitlines()) <= 40
-    names: dict[str, Any] = {}
-    exec(compile(code, "write-your-own-sink.md", "exec"), names)
-    bench.add(1, 2)
-    writer = lockstep.checkpointed(bench.stream).option("checkpointLocation", bench.checkpoint)
-    writer.sink(names["DirectorySink"](tmp_path / "files"), uid="files").trigger(
-        availableNow=True
-    ).start().awaitTermination()
-    (epoch,) = (tmp_path / "files").iterdir()
-    assert epoch.name.endswith("-epoch-0")
-    assert bench.spark.read.json(str(epoch)).count() == 2
-
-
 def test_listener_that_waits_for_the_query_gets_an_error_instead_of_a_deadlock(bench: Bench) -> None:
     errors: list[Exception] = []
 
