@@ -142,7 +142,8 @@ def records(servers: str, topic: str) -> list[Any]:
 def set_limit(servers: str, topic: str, limit: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    AdminClient({"bootstrap.servers": servers}).incremental_alter_configs([resource])[resource].result()
+    admin = AdminClient({"bootstrap.servers": servers})  # must live until the answer is there
+    admin.incremental_alter_configs([resource])[resource].result()
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_row_that_kafka_would_never_take_fails_the_epoch_before_the_decision_wit
     harness: Harness, make_topic: MakeTopic, column: str, said: str
 ) -> None:
     topic = make_topic(1)
-    rows = harness.spark.range(1).selectExpr(column)
+    rows = harness.spark.sql(f"SELECT {column}")
     given = {"partition": "place"} if "place" in column else {"timestamp": "at"} if "as at" in column else {}
     sink = harness.open(rows, topic=topic, **given)
     with pytest.raises(lockstep.LockstepError, match=said):
@@ -231,7 +232,7 @@ def test_record_that_became_too_large_names_its_row_and_is_published_once_the_li
 ) -> None:
     topic = make_topic(1)
     rows = harness.rows("small", "x" * 5000)
-    sink = harness.open(rows, topic=topic)
+    sink = harness.open(rows, topic=topic, options={"kafka.max.block.ms": "5000"})
     prepared = harness.stage(sink, 0, rows.coalesce(1))
     set_limit(harness.servers, topic, 1000)
     outcome = harness.commit(sink, prepared)[-1]
@@ -241,7 +242,10 @@ def test_record_that_became_too_large_names_its_row_and_is_published_once_the_li
     assert read_committed(harness.servers, topic) == []
     set_limit(harness.servers, topic, 100_000)
     assert harness.commit(sink, prepared)[-1].status is CommitStatus.DONE
-    assert read_committed(harness.servers, topic) == [b"small", b"x" * 5000]
+    set_limit(harness.servers, topic, 1000)  # with a producer that knows the old limit, and splits batches for ever
+    late = harness.stage(sink, 1, harness.rows(*["y" * 600] * 3).coalesce(1))
+    assert harness.commit(sink, late)[-1].status is CommitStatus.DONE
+    assert read_committed(harness.servers, topic) == [b"small", b"x" * 5000, *[b"y" * 600] * 3]
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------
@@ -442,6 +446,13 @@ def test_each_missing_acl_is_named_before_data_moves(make_harness: Callable[[str
         assert read_committed(broker.bootstrap_servers, "secure") == [b"a"]
         assert "hunter22" not in f"{sink.describe()} {prepared.handle}"
         harness.close()
+
+
+def test_producer_setting_that_kafka_refuses_is_named_before_data_moves(
+    harness: Harness, make_topic: MakeTopic
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"delivery\.timeout\.ms should be equal to or larger than"):
+        harness.open(harness.rows("a"), topic=make_topic(1), options={"kafka.delivery.timeout.ms": "1000"})
 
 
 def test_missing_topic_and_unreachable_broker_are_errors_before_data_moves(

@@ -123,7 +123,7 @@ public class EpochPublisher {
      * The newest committed value of each key in partition 0 of a compacted topic.
      *
      * With certain, everything that was committed before this call is seen, or the answer is null: somebody's transaction
-     * is open there for longer than the time, and what was committed after its beginning is not shown until it ends.
+     * is open there, nothing was read for so long, and what was committed after its beginning is not shown until it ends.
      */
     public static Map newest(Map settings, String topic, boolean certain, long timeoutMs) throws Exception {
         KafkaConsumer consumer = consumer(settings, "read_committed");
@@ -132,10 +132,14 @@ public class EpochPublisher {
             consumer.assign(Collections.singletonList(partition));
             consumer.seekToBeginning(Collections.singletonList(partition));
             long end = endOffset(settings, certain ? "read_uncommitted" : "read_committed", partition);
-            long deadline = System.nanoTime() + timeoutMs * 1000000L;
+            long at = -1;
+            long deadline = 0;
             Map found = new HashMap();
             while (consumer.position(partition) < end) {
-                if (System.nanoTime() > deadline) {
+                if (consumer.position(partition) > at) {
+                    at = consumer.position(partition);
+                    deadline = System.nanoTime() + timeoutMs * 1000000L;
+                } else if (System.nanoTime() > deadline) {
                     return null;
                 }
                 Iterator records = consumer.poll(Duration.ofMillis(100)).iterator();

@@ -22,7 +22,7 @@ from lockstep.errors import (
 from lockstep.protocol.failpoint import reach
 from lockstep.sinks.kafka_markers import Marker, Markers
 from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_rows
-from lockstep.sinks.kafka_rows import RecordColumns, as_records, find_columns, refusal
+from lockstep.sinks.kafka_rows import RecordColumns, as_records, find_columns, record_size, refusal
 from lockstep.sinks.staging import Staging, checked_relative
 from lockstep.sinks.two_phase import (
     Attempt,
@@ -153,6 +153,7 @@ class KafkaSink(TwoPhaseCommitSink):
         self._prefix = transactional_id_prefix
         self._client = ClientSettings({"bootstrap.servers": servers, **_client_settings(options or {})})
         self._partitions: dict[str, int] = {}  # of topics that are known to exist
+        self._limits: dict[str, int] = {}  # largest batch that a topic takes, where this client may ask
         self._lanes: dict[int, Publisher] = {}  # ready to publish: no earlier producer can any more
         self._published: dict[int, Marker] = {}  # by lane, what its marker says; known from the moment a lane is ready
         self._timeout_ms = _FIRST_TIMEOUT_MS
@@ -188,14 +189,9 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _look_at_topic(self, admin: KafkaAdmin) -> int | None:
         """Check that the fixed topic is there and may be written to. Returns the largest record that it takes."""
-        own = int(self._client.get("max.request.size", 0))
-        if self._topic is None:
-            return own or None
-        self._learn(admin, [self._topic])
-        if own or self._client.get("compression.type", "none") != "none":
-            return own or None  # what a compressed record takes is known only to the client
-        settings = admin.topic_settings(self._topic)
-        return int(settings["max.message.bytes"]) if settings else None
+        if self._topic is not None:
+            self._learn(admin, [self._topic])
+        return self._largest_record(self._topic)
 
     def _learn(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
         for topic, _ in admin.partitions(topics):
@@ -205,6 +201,19 @@ class KafkaSink(TwoPhaseCommitSink):
                 f"Not authorized to write to {', '.join(topics)}. The principal needs an ACL with operations DESCRIBE and "
                 "WRITE on the topic."
             )
+        self._learn_limits(admin, topics)
+
+    def _learn_limits(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
+        for topic in topics:
+            if (settings := admin.topic_settings(topic)) is not None:
+                self._limits[topic] = int(settings["max.message.bytes"])
+
+    def _largest_record(self, topic: str | None) -> int | None:
+        """In bytes before compression, as far as it is known: what a compressed record takes, only the client can tell."""
+        limits = [int(self._client["max.request.size"])] if "max.request.size" in self._client else []
+        if topic in self._limits and self._client.get("compression.type", "none") == "none":
+            limits.append(self._limits[topic])
+        return min(limits, default=None)
 
     def _refuse_foreign_markers(self) -> None:
         context = self._context
@@ -277,11 +286,11 @@ class KafkaSink(TwoPhaseCommitSink):
                 files.append({"path": path, "rows": rows, "bytes": size})
         if not files:
             self._staging.delete(attempt)
-        elif self._topic is None:
-            self._check_topics([file["path"] for file in files])
+        topics = [self._topic] if self._topic else self._checked_topics([file["path"] for file in files])
         return {
             "attempt": attempt,
             "topic": self._topic,
+            "topics": topics,
             "lanes": [lane for k in range(self._parallelism) if (lane := files[k :: self._parallelism])],
             "metrics": {
                 "rows": sum(file["rows"] for file in files),
@@ -290,27 +299,37 @@ class KafkaSink(TwoPhaseCommitSink):
             },
         }
 
-    def _check_topics(self, paths: Sequence[str]) -> None:
-        """Topics and partitions that the rows name must exist: after the decision it would be too late to say so."""
+    def _checked_topics(self, paths: Sequence[str]) -> list[str]:
+        """The topics that staged rows name. What does not exist, or takes no such row, must be said before the decision."""
         from pyspark.sql import functions as F
 
+        if not paths:
+            return []
         staged = self._context.spark.read.parquet(*[self._staging.absolute(path) for path in paths])
         highest = F.max("partition") if self._columns.partition is not None else F.lit(-1)
-        named = {row.topic: row.highest for row in staged.groupBy("topic").agg(highest.alias("highest")).collect()}
-        new = sorted(topic for topic in named if topic not in self._partitions)
-        with self._admin() as admin:
-            if new:
+        largest = F.max(record_size(staged.columns))
+        named = staged.groupBy("topic").agg(highest.alias("highest"), largest.alias("largest")).collect()
+        new = sorted(row.topic for row in named if row.topic not in self._partitions)
+        if new:
+            with self._admin() as admin:
                 known = admin.topics()
-                missing = [topic for topic in new if topic not in known]
-                if missing:
+                if missing := [topic for topic in new if topic not in known]:
                     raise unknown_topics(missing, known, self._client["bootstrap.servers"])
                 self._learn(admin, new)
-        for topic, partition in named.items():
-            if partition is not None and partition >= self._partitions[topic]:
+        for row in named:
+            if row.highest is not None and row.highest >= self._partitions[row.topic]:
                 raise UnknownTopicError(
-                    f"{self.describe()}: a row names partition {partition} of topic {topic}, which has "
-                    f"{self._partitions[topic]}. Correct the rows, or add partitions."
+                    f"{self.describe()}: a row names partition {row.highest} of topic {row.topic}, which has "
+                    f"{self._partitions[row.topic]}. Correct the rows, or add partitions."
                 )
+            limit = self._largest_record(row.topic)
+            if limit is not None and row.largest > limit:
+                raise RowRefusedError(
+                    f"{self.describe()}: a record of {row.largest} bytes is too large for topic {row.topic}, which takes "
+                    f"{limit}: raise its max.message.bytes, and kafka.max.request.size.",
+                    "RowRefused",
+                )
+        return [row.topic for row in named]
 
     def abort(self, attempt: Attempt, handle: Handle) -> None:
         self._staging.delete(handle["attempt"])
@@ -355,7 +374,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _publish(self, prepared: PreparedEpoch, token: int) -> CommitOutcome:
         lanes = prepared.handle["lanes"]
-        self._make_ready(range(len(lanes)))  # 2.
+        self._make_ready(range(len(lanes)), prepared.handle["topics"])  # 2.
         todo = [k for k in range(len(lanes)) if self._published[k].epoch < prepared.epoch]
         others = {self._published[k].attempt for k in range(len(lanes)) if self._published[k].epoch == prepared.epoch}
         by_attempt = next(iter(others - {prepared.attempt.id}), next(iter(others), None))
@@ -380,10 +399,12 @@ class KafkaSink(TwoPhaseCommitSink):
         self._published[lane] = marker
         reach("kafka.commit.after")
 
-    def _make_ready(self, lanes: range) -> None:
+    def _make_ready(self, lanes: range, topics: Sequence[str]) -> None:
         new = [lane for lane in lanes if lane not in self._lanes]
         if not new:
             return
+        with self._admin() as admin:
+            self._learn_limits(admin, topics)  # they may have changed, or this is another process
         for lane in new:
             publisher = self._publisher(str(lane))
             self._lanes[lane] = publisher
@@ -400,9 +421,12 @@ class KafkaSink(TwoPhaseCommitSink):
             self._published[lane] = found.get(lane, Marker(-1, "", 0))
 
     def _publisher(self, suffix: str) -> Publisher:
+        # A batch of several records that is larger than its topic allows makes the client split it for ever.
+        largest_batch = min([int(PRODUCER_DEFAULTS["batch.size"]), *self._limits.values()])
         settings = {
             **PRODUCER_DEFAULTS,
-            "max.request.size": str(max(1024 * 1024, self._limit or 0)),
+            "batch.size": str(largest_batch),
+            "max.request.size": str(max([1024 * 1024, *self._limits.values()])),
             "transaction.timeout.ms": str(self._timeout_ms),
             **self._client,
             "acks": "all",

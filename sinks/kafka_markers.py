@@ -27,7 +27,7 @@ _SETTINGS = {
     "segment.ms": str(60 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_SECONDS = 30.0
+_SECONDS = 5.0  # without progress; then the commit is tried again later
 
 
 @dataclass(frozen=True)

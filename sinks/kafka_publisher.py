@@ -101,8 +101,7 @@ class Publisher:
         try:
             return action()
         except JAVA_ERRORS as error:
-            name, message = next((c for c in causes(error) if ".kafka." in c[0]), causes(error)[0])
-            raise explained(name.rpartition(".")[2], self._settings.redact(message)) from None
+            raise _from_java(error, self._settings) from None
 
 
 def explained(kind: str, said: str) -> PublishError:
@@ -122,6 +121,13 @@ def explained(kind: str, said: str) -> PublishError:
     return PublishError(f"Kafka answered with {kind}: {said} {remedy}".rstrip(), kind)
 
 
+def _from_java(error: Exception, settings: ClientSettings) -> PublishError:
+    chain = causes(error)
+    own = [cause for cause in chain if ".kafka." in cause[0]] or chain[:1]
+    said = ": ".join(dict.fromkeys(message.rstrip(" .") for _, message in own if message))
+    return explained(own[0][0].rpartition(".")[2], f"{settings.redact(said)}.")
+
+
 def newest_markers(
     spark: SparkSession, settings: ClientSettings, topic: str, *, certain: bool, seconds: float
 ) -> dict[str, str]:
@@ -134,8 +140,7 @@ def newest_markers(
     try:
         found = _static(spark, java, "newest")(_java_map(spark, settings), topic, certain, int(seconds * 1000))
     except JAVA_ERRORS as error:
-        name, message = next((c for c in causes(error) if ".kafka." in c[0]), causes(error)[0])
-        raise explained(name.rpartition(".")[2], settings.redact(message)) from None
+        raise _from_java(error, settings) from None
     if found is None:
         raise PublishError(
             f"what is published can't be told yet: a transaction is open in the marker topic {topic!r}, and ends at the "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockstep.errors import ConfigurationError
 
@@ -165,11 +165,28 @@ def _milliseconds(column: Column, kind: DataType) -> Column:
     return column if isinstance(kind, LongType) else F.unix_millis(column)
 
 
+def record_size(parts: Collection[str]) -> Column:
+    """The most bytes that a staged row takes as a record in a batch of its own, before compression."""
+    from pyspark.sql import functions as F
+
+    zero = F.lit(0)
+    size = F.lit(_OVERHEAD) + F.coalesce(F.length("key"), zero) + F.coalesce(F.length("value"), zero)
+    if "headers" not in parts:
+        return size
+    headers = F.aggregate(
+        "headers",
+        zero,
+        lambda sum_, header: (
+            sum_ + F.coalesce(F.octet_length(header["key"]), zero) + F.coalesce(F.length(header["value"]), zero) + 10
+        ),
+    )
+    return size + F.coalesce(headers, zero)
+
+
 def _problem(parts: Collection[str], limit: int | None, partitions: int | None) -> Column:
     """Null for a row that Kafka takes."""
     from pyspark.sql import functions as F
 
-    size: Any = F.lit(_OVERHEAD) + F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
     problems: list[Column] = []
     if "topic" in parts:
         problems.append(F.when(F.col("topic").isNull() | (F.col("topic") == ""), F.lit("a row without a topic")))
@@ -183,17 +200,8 @@ def _problem(parts: Collection[str], limit: int | None, partitions: int | None) 
     if "headers" in parts:
         nameless = F.exists("headers", lambda header: header.isNull() | header["key"].isNull())
         problems.append(F.when(nameless, F.lit("a header without a key")))
-        size = size + F.coalesce(
-            F.aggregate(
-                "headers",
-                F.lit(0),
-                lambda sum_, header: (
-                    sum_ + F.octet_length(header["key"]) + F.coalesce(F.length(header["value"]), F.lit(0)) + 10
-                ),
-            ),
-            F.lit(0),
-        )
     if limit is not None:
+        size = record_size(parts)
         remedy = f" bytes; the limit is {limit}: raise max.message.bytes of the topic and kafka.max.request.size"
         problems.append(F.when(size > limit, F.concat(F.lit("a record of "), size, F.lit(remedy))))
     return F.coalesce(*problems, F.lit(None).cast("string"))

@@ -142,8 +142,7 @@ class SinkContract:
             driver = life.driver()
             first, second = driver.prepare(0, 10), driver.prepare(1, 10)
             driver.commit(first, second)
-            for again in (lambda: driver, life.driver):
-                outcome = again().commit(first)
+            for outcome in (driver.commit(first), life.driver().commit(first)):
                 assert outcome.status is CommitStatus.ALREADY_DONE, f"a second commit says {outcome}"
             life.driver().commit(first, second)
             life.assert_visible({0: 10, 1: 10})
