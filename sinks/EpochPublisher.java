@@ -7,11 +7,15 @@
 package lockstep.kafka;
 
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -179,9 +183,26 @@ public class EpochPublisher {
         return new KafkaConsumer(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
-    /** Rows of a staged file, from its footer. */
-    public static long rows(String file, Configuration hadoop) throws Exception {
-        ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromPath(new Path(file), hadoop));
+    /** Name, bytes and rows (from the footer) of each file with rows in a staged directory, in the order of their names. */
+    public static List staged(String directory, Configuration hadoop) throws Exception {
+        Path path = new Path(directory);
+        FileStatus[] found = path.getFileSystem(hadoop).listStatus(path);
+        Arrays.sort(found);
+        List files = new ArrayList();
+        for (int i = 0; i < found.length; i++) {
+            String name = found[i].getPath().getName();
+            if (found[i].isFile() && !name.startsWith("_") && !name.startsWith(".")) {
+                long rows = rows(found[i], hadoop);
+                if (rows > 0) {
+                    files.add(name + "\t" + found[i].getLen() + "\t" + rows);
+                }
+            }
+        }
+        return files;
+    }
+
+    private static long rows(FileStatus file, Configuration hadoop) throws Exception {
+        ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromStatus(file, hadoop));
         try {
             return reader.getRecordCount();
         } finally {
@@ -249,7 +270,10 @@ class Columns {
             Group list = (Group) row.getGroup(headers, 0);
             int count = list.getFieldRepetitionCount(0);
             for (int i = 0; i < count; i++) {
-                Group header = (Group) list.getGroup(0, i).getGroup(0, 0);
+                Group header = (Group) list.getGroup(0, i);
+                if (header.getType().getFieldCount() == 1) { // the list's element; old formats have it right here
+                    header = (Group) header.getGroup(0, 0);
+                }
                 byte[] content = absent(header, 1) ? null : header.getBinary(1, 0).getBytes();
                 record.headers().add(header.getString(0, 0), content);
             }

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import CheckpointDirectoryError, CheckpointError, ConfigurationError
 from lockstep.protocol.failpoint import reach
+from lockstep.sinks.disk import sync_directories, sync_tree
 from lockstep.sinks.file_reader import (
     ATTEMPT,
     NO_GLOBS,
@@ -54,8 +54,8 @@ class FileSink(TwoPhaseCommitSink):
     A rename is atomic on HDFS and on local disks. On object stores it is a copy, whose target appears when it is
     complete; repeating one does no harm.
 
-    Other writers may add files to the directory, and visible files may be removed or compacted at any time, also while
-    the query runs; what is in ``_lockstep`` must be left alone. Epochs without rows leave no file.
+    Other writers may add files to the directory, and files of committed epochs (``committed_files``) may be removed or
+    compacted, also while the query runs; what is in ``_lockstep`` must be left alone. Epochs without rows leave no file.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class FileSink(TwoPhaseCommitSink):
         if not rows:
             files = []  # of no rows, with nothing but a schema or a header
         if self._local is not None:
-            _sync_tree(self._local, staged)
+            sync_tree(self._local, staged)
         return {
             "attempt": attempt_id,
             "files": [
@@ -273,7 +273,7 @@ class FileSink(TwoPhaseCommitSink):
                 raise OSError(f"epoch {prepared.epoch}: the file system refused to move {staged} to {final}")
             reach("files.move.after")
         if self._local is not None:  # 4.
-            _sync_directories(self._local, files.values())
+            sync_directories(self._local, files.values())
         token = self._context.token()
         marker = {"epoch": prepared.epoch, "attempt": prepared.attempt.id, "token": token}
         if not self._storage.create(_marker(prepared.epoch), _encoded(marker)):  # 5.
@@ -366,26 +366,3 @@ def _observed_rows(observation: Observation) -> int | None:
     thread.start()
     thread.join(_OBSERVATION_SECONDS)
     return seen[0] if seen else None
-
-
-def _sync_tree(root: Path, path: str) -> None:
-    """Make a directory on the driver's own disk survive a loss of power, with all it holds: Spark does not."""
-    for directory, _, names in os.walk(root / path):
-        for name in names:
-            _sync(Path(directory, name))
-        _sync(Path(directory))
-    _sync_directories(root, [path])
-
-
-def _sync_directories(root: Path, paths: Iterable[str]) -> None:
-    """The same for the entries of ``paths`` in the directories above them."""
-    for directory in {root / parent for path in paths for parent in Path(path).parents}:
-        _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -41,7 +41,7 @@ _ONE_AT_A_TIME = (
 _CHECK_NOW = (
     "SET CONSTRAINTS ALL IMMEDIATE"  # a deferred one would be checked by COMMIT, where its failure says too little
 )
-_DO_NOT_WAIT = "SET LOCAL lock_timeout = '10s'"  # for a task that still writes; the next start cleans up
+_DO_NOT_WAIT = "SET LOCAL lock_timeout = '10s'"  # the next try, or the next start, comes back
 _SIZE = "SELECT pg_total_relation_size(CAST(? AS regclass))"
 _STAGES = (
     "SELECT c.relname, obj_description(c.oid, 'pg_class') FROM pg_catalog.pg_class c "
@@ -63,7 +63,8 @@ class JdbcSink(TwoPhaseCommitSink):
     What only the whole target can tell (UNIQUE, FOREIGN KEY, triggers) shows in phase 2: the commit then fails, nothing is
     visible, and the epoch is committed at the next start once a person has removed the conflict.
 
-    The PostgreSQL JDBC driver must be in ``spark.jars.packages``. The role needs CREATE on the target's schema.
+    The PostgreSQL JDBC driver must be in ``spark.jars.packages``. The role needs CREATE on the target's schema, and SELECT,
+    INSERT and (for upserts) UPDATE on the target.
 
     Parameters
     ----------
@@ -133,6 +134,7 @@ class JdbcSink(TwoPhaseCommitSink):
         self._committing = PostgresSession(context.spark, self._address)  # on a thread of its own
         target = PostgresTarget(self._table, rows, self._key, self.describe())
         with self._explained(), self._staging.transaction() as transaction:
+            transaction.execute(_DO_NOT_WAIT)
             transaction.query(_ONE_AT_A_TIME)
             target.find_or_create(transaction, create=self._create)
             transaction.execute(sql.create_marker(self._marker))
@@ -172,6 +174,11 @@ class JdbcSink(TwoPhaseCommitSink):
                 remedy = f"Create the schema: CREATE SCHEMA {schema}; or correct table=."
             elif error.state == "42501":
                 remedy = f"Grant the role what it lacks, such as GRANT CREATE, USAGE ON SCHEMA {schema}, and ownership."
+            elif error.state == "55P03":
+                raise EnvironmentProblemError(
+                    f"{self.describe()}: a lock was not free within 10 s: {error} Another driver is starting, or was paused "
+                    "while it did. Try again."
+                ) from error
             elif error.state[:2] in ("08", "53", "57"):
                 raise EnvironmentProblemError(
                     f"{self.describe()}: the server can't be used: {error} Start it, or check host, port and firewall."
@@ -255,6 +262,7 @@ class JdbcSink(TwoPhaseCommitSink):
         mine = (self._context.lineage, self._context.uid)
         try:
             with self._committing.transaction() as transaction:
+                transaction.execute(_DO_NOT_WAIT)  # for a driver that was paused in the middle of this
                 marked = transaction.query(sql.read_marker(self._marker, lock=True), *mine)  # 1.
                 if not marked:
                     return CommitOutcome.failed(
@@ -309,6 +317,8 @@ class JdbcSink(TwoPhaseCommitSink):
             remedy = "Remove the conflicting rows or the constraint" + (
                 ", or use mode='upsert'." if self._mode == "insert" else "."
             )
+            if "no partition of relation" in str(error):
+                remedy = "Create the partition."
         elif kind in ("22", "42") or error.state == "P0001":
             remedy = "The table has changed since the epoch was staged: give it back what the rows need."
         else:

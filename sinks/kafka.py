@@ -6,9 +6,11 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,11 @@ from lockstep.choices import choose
 from lockstep.errors import (
     CheckpointDirectoryError,
     ConfigurationError,
-    LockstepError,
-    UnknownTopicError,
 )
 from lockstep.protocol.failpoint import reach
 from lockstep.sinks.kafka_markers import Marker, Markers
-from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_rows
-from lockstep.sinks.kafka_rows import RecordColumns, as_records, find_columns, record_size, refusal
+from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_files
+from lockstep.sinks.kafka_rows import RecordColumns, TopicRules, as_records, find_columns, record_size, refusal
 from lockstep.sinks.staging import Staging, checked_relative
 from lockstep.sinks.two_phase import (
     Attempt,
@@ -59,8 +59,10 @@ _OWNED = {
     "value.serializer": "nothing: values are bytes; convert them with DataFrame functions such as to_json",
     "isolation.level": "nothing: it is a consumer's setting",
 }
+_NUMBERS = ("transaction.timeout.ms", "max.request.size", "buffer.memory", "batch.size")
 _FIRST_TIMEOUT_MS = 60_000  # Kafka's default
 _LONGEST_TIMEOUT_MS = 900_000  # what a broker allows unless told otherwise
+_CLOSE_SECONDS = 5.0
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -153,14 +155,19 @@ class KafkaSink(TwoPhaseCommitSink):
         self._prefix = transactional_id_prefix
         self._client = ClientSettings({"bootstrap.servers": servers, **_client_settings(options or {})})
         self._partitions: dict[str, int] = {}  # of topics that are known to exist
-        self._limits: dict[str, int] = {}  # largest batch that a topic takes, where this client may ask
+        self._rules: dict[str, TopicRules] = {}  # of topics whose settings this client may see
         self._lanes: dict[int, Publisher] = {}  # ready to publish: no earlier producer can any more
         self._published: dict[int, Marker] = {}  # by lane, what its marker says; known from the moment a lane is ready
         self._timeout_ms = _FIRST_TIMEOUT_MS
+        self._longest_ms = _LONGEST_TIMEOUT_MS
         self._lock = threading.Lock()  # AT_LEAST_ONCE checkpoints commit on the query's thread too
 
     def describe(self) -> str:
-        return f"Kafka topic {self._topic}" if self._topic else f"Kafka topics by column {self._given.topic or 'topic'}"
+        where = (
+            f"Kafka topic {self._topic}" if self._topic else f"Kafka topics by column {self._given.topic or 'topic'}"
+        )
+        # Part of the name: what one has prepared, the other could not commit.
+        return where if self._delivery is DeliveryGuarantee.EXACTLY_ONCE else f"{where}, at least once"
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -175,49 +182,59 @@ class KafkaSink(TwoPhaseCommitSink):
         self._staging = Staging(context.spark, context.staging)
         self._partitions.clear()
         with self._admin() as admin:
-            self._limit = self._look_at_topic(admin)
+            if self._topic is not None:
+                self._learn(admin, [self._topic])
+                self._refuse_keyless(self._topic)
             if self._delivery is DeliveryGuarantee.EXACTLY_ONCE:
                 self._markers = Markers(
                     context.spark,
                     self._client,
                     self._marker_topic or f"lockstep-markers-{context.uid}",
                     f"{context.lineage}/{context.uid}",
+                    self._prefix,
                 )
                 self._markers.create_topic(admin)
         if self._delivery is DeliveryGuarantee.EXACTLY_ONCE:
             self._refuse_foreign_markers()
 
-    def _look_at_topic(self, admin: KafkaAdmin) -> int | None:
-        """Check that the fixed topic is there and may be written to. Returns the largest record that it takes."""
-        if self._topic is not None:
-            self._learn(admin, [self._topic])
-        return self._largest_record(self._topic)
+    def _refuse_keyless(self, topic: str) -> None:
+        if self._rules_of(topic).needs_key and self._columns.key is None:
+            raise ConfigurationError(
+                f"{self.describe()}: topic {topic} is compacted, so its records need keys. Name a column with key=."
+            )
 
     def _learn(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
-        for topic, _ in admin.partitions(topics):
-            self._partitions[topic] = self._partitions.get(topic, 0) + 1
+        found = Counter(partition.topic for partition in admin.partitions(topics))
         if not admin.may("WRITE", topics):
             raise ConfigurationError(
                 f"Not authorized to write to {', '.join(topics)}. The principal needs an ACL with operations DESCRIBE and "
                 "WRITE on the topic."
             )
-        self._learn_limits(admin, topics)
+        self._learn_rules(admin, topics)
+        self._partitions.update(found)
 
-    def _learn_limits(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
+    def _learn_rules(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
         for topic in topics:
             if (settings := admin.topic_settings(topic)) is not None:
-                self._limits[topic] = int(settings["max.message.bytes"])
+                self._rules[topic] = TopicRules.read(settings)
 
-    def _largest_record(self, topic: str | None) -> int | None:
-        """In bytes before compression, as far as it is known: what a compressed record takes, only the client can tell."""
-        limits = [int(self._client["max.request.size"])] if "max.request.size" in self._client else []
-        if topic in self._limits and self._client.get("compression.type", "none") == "none":
-            limits.append(self._limits[topic])
-        return min(limits, default=None)
+    def _rules_of(self, topic: str | None) -> TopicRules:
+        """What a record for the topic must keep to, the client's own limits included."""
+        known = self._rules.get(topic or "", TopicRules())
+        limits = [self._request_size(), int(self._client.get("buffer.memory", PRODUCER_DEFAULTS["buffer.memory"]))]
+        if known.largest is not None and self._client.get("compression.type", "none") == "none":
+            limits.append(known.largest)  # what a compressed record takes, only the client can tell
+        return replace(known, largest=min(limits))
+
+    def _request_size(self) -> int:
+        """The largest record that the client sends: it looks before it compresses."""
+        largest = [rules.largest for rules in self._rules.values() if rules.largest is not None]
+        return int(self._client.get("max.request.size", max([1024 * 1024, *largest])))
 
     def _refuse_foreign_markers(self) -> None:
         context = self._context
         found = self._markers.read(certain=False)
+        self._try_transactions(birth=found is None and not context.returning)
         if found is None:
             if context.returning:
                 raise CheckpointDirectoryError(
@@ -225,7 +242,6 @@ class KafkaSink(TwoPhaseCommitSink):
                     "knows nothing of this sink, which has published before: the topic was deleted, or this is another "
                     "cluster. What is published can't be told any more. For a new cluster, give the sink a uid of its own."
                 )
-            self._write_birth()
             return
         self._refuse_stale_directory(found)
 
@@ -238,14 +254,18 @@ class KafkaSink(TwoPhaseCommitSink):
                 f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
             )
 
-    def _write_birth(self) -> None:
-        """Say in the marker topic that this sink exists. It also shows that transactions are allowed, before data moves."""
+    def _try_transactions(self, *, birth: bool) -> None:
+        """Show, before data moves, that the producer's settings and the ACLs are good for transactions.
+
+        At the first start, say in the marker topic that this sink exists.
+        """
         try:
             with closing(self._publisher("birth")) as publisher:
                 publisher.initialise()
-                publisher.begin()
-                publisher.mark(self._markers.topic, *self._markers.birth())
-                publisher.commit()
+                if birth:
+                    publisher.begin()
+                    publisher.mark(self._markers.topic, *self._markers.birth())
+                    publisher.commit()
         except PublishError as error:
             raise ConfigurationError(f"{self.describe()} can't be written to in transactions. {error}") from None
 
@@ -255,7 +275,8 @@ class KafkaSink(TwoPhaseCommitSink):
         return {"attempt": attempt.id}
 
     def write(self, handle: Handle, batch: DataFrame) -> None:
-        records = as_records(batch, self._columns, self._limit, self._partitions.get(self._topic or ""))
+        rules = self._rules_of(self._topic)
+        records = as_records(batch, self._columns, rules, self._partitions.get(self._topic or ""), _now_ms())
         try:
             if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
                 self._write_now(records)
@@ -279,25 +300,30 @@ class KafkaSink(TwoPhaseCommitSink):
         attempt = handle["attempt"]
         if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             return handle
-        files: list[dict[str, Any]] = []
-        for path, size in self._staging.files(attempt):
-            rows = staged_rows(self._context.spark, self._staging.absolute(path))
-            if rows:
-                files.append({"path": path, "rows": rows, "bytes": size})
+        found = staged_files(self._staging, attempt)
+        files = [{"path": path, "bytes": size, "rows": rows} for path, size, rows in found]
         if not files:
             self._staging.delete(attempt)
-        topics = [self._topic] if self._topic else self._checked_topics([file["path"] for file in files])
+        topics = [self._topic] if self._topic else self._checked_topics([path for path, _, _ in found])
         return {
             "attempt": attempt,
             "topic": self._topic,
             "topics": topics,
-            "lanes": [lane for k in range(self._parallelism) if (lane := files[k :: self._parallelism])],
+            "lanes": self._lanes_of(files),
             "metrics": {
                 "rows": sum(file["rows"] for file in files),
                 "bytes": sum(file["bytes"] for file in files),
                 "files": len(files),
             },
         }
+
+    def _lanes_of(self, files: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Files by lane. Those of one Spark partition go together: their rows have an order."""
+        lanes: list[list[dict[str, Any]]] = [[] for _ in range(self._parallelism)]
+        for file in files:
+            task = re.search(r"/part-(\d+)", file["path"])
+            lanes[int(task.group(1)) % self._parallelism if task else 0].append(file)
+        return [lane for lane in lanes if lane]
 
     def _checked_topics(self, paths: Sequence[str]) -> list[str]:
         """The topics that staged rows name. What does not exist, or takes no such row, must be said before the decision."""
@@ -306,9 +332,19 @@ class KafkaSink(TwoPhaseCommitSink):
         if not paths:
             return []
         staged = self._context.spark.read.parquet(*[self._staging.absolute(path) for path in paths])
-        highest = F.max("partition") if self._columns.partition is not None else F.lit(-1)
-        largest = F.max(record_size(staged.columns))
-        named = staged.groupBy("topic").agg(highest.alias("highest"), largest.alias("largest")).collect()
+        nothing = F.lit(None).cast("long")
+        has = self._columns
+        named = (
+            staged.groupBy("topic")
+            .agg(
+                (F.max("partition") if has.partition is not None else nothing).alias("partition"),
+                F.max(record_size(staged.columns)).alias("size"),
+                F.count_if(F.col("key").isNull()).alias("keyless"),
+                (F.min("timestamp") if has.timestamp is not None else nothing).alias("oldest"),
+                (F.max("timestamp") if has.timestamp is not None else nothing).alias("newest"),
+            )
+            .collect()
+        )
         new = sorted(row.topic for row in named if row.topic not in self._partitions)
         if new:
             with self._admin() as admin:
@@ -317,18 +353,12 @@ class KafkaSink(TwoPhaseCommitSink):
                     raise unknown_topics(missing, known, self._client["bootstrap.servers"])
                 self._learn(admin, new)
         for row in named:
-            if row.highest is not None and row.highest >= self._partitions[row.topic]:
-                raise UnknownTopicError(
-                    f"{self.describe()}: a row names partition {row.highest} of topic {row.topic}, which has "
-                    f"{self._partitions[row.topic]}. Correct the rows, or add partitions."
-                )
-            limit = self._largest_record(row.topic)
-            if limit is not None and row.largest > limit:
-                raise RowRefusedError(
-                    f"{self.describe()}: a record of {row.largest} bytes is too large for topic {row.topic}, which takes "
-                    f"{limit}: raise its max.message.bytes, and kafka.max.request.size.",
-                    "RowRefused",
-                )
+            there = self._partitions[row.topic]
+            problem = self._rules_of(row.topic).problem(row.size, row.keyless, row.oldest, row.newest, _now_ms())
+            if row.partition is not None and row.partition >= there:
+                problem = f"partition {row.partition}, and the topic has {there}"
+            if problem is not None:
+                raise RowRefusedError(f"{self.describe()}: topic {row.topic} can't take {problem}.", "RowRefused")
         return [row.topic for row in named]
 
     def abort(self, attempt: Attempt, handle: Handle) -> None:
@@ -352,14 +382,14 @@ class KafkaSink(TwoPhaseCommitSink):
 
         After any error in between it is not known what was published: the lanes are closed, and step 2 finds out.
         """
-        if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE or not prepared.handle["lanes"]:
-            return CommitOutcome.done()
+        if not prepared.handle.get("lanes"):
+            return CommitOutcome.done()  # no rows; or they are there already, at least once
         with self._lock:
             started = time.monotonic()
             try:
                 token = self._context.token()  # 1.
                 outcome = self._publish(prepared, token)
-            except RowRefusedError as error:
+            except (RowRefusedError, CheckpointDirectoryError) as error:
                 self._let_go(abort=True)
                 return CommitOutcome.failed(str(error))
             except PublishError as error:
@@ -369,7 +399,10 @@ class KafkaSink(TwoPhaseCommitSink):
             except BaseException:
                 self._let_go(abort=False)
                 raise
-        self._staging.delete(prepared.handle["attempt"])  # 4.
+        try:
+            self._staging.delete(prepared.handle["attempt"])  # 4.
+        except Exception as error:  # invisible rows are left behind: a cost, not a wrong result
+            _log.warning("epoch %d: %s could not remove staged files: %s", prepared.epoch, self.describe(), error)
         return outcome
 
     def _publish(self, prepared: PreparedEpoch, token: int) -> CommitOutcome:
@@ -380,6 +413,8 @@ class KafkaSink(TwoPhaseCommitSink):
         by_attempt = next(iter(others - {prepared.attempt.id}), next(iter(others), None))
         if not todo:
             return CommitOutcome.already_done(by_attempt)
+        # Only with checkpoints AT_LEAST_ONCE can another attempt have published a part, perhaps divided otherwise.
+        todo = [k for k in range(len(lanes)) if self._published[k].attempt != prepared.attempt.id]
         marker = Marker(prepared.epoch, prepared.attempt.id, token)
         with ThreadPoolExecutor(len(todo)) as pool:  # 3.
             for future in [pool.submit(self._publish_lane, k, lanes[k], prepared, marker) for k in todo]:
@@ -404,7 +439,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if not new:
             return
         with self._admin() as admin:
-            self._learn_limits(admin, topics)  # they may have changed, or this is another process
+            self._learn_rules(admin, topics)  # they may have changed, or this is another process
         for lane in new:
             publisher = self._publisher(str(lane))
             self._lanes[lane] = publisher
@@ -422,49 +457,69 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _publisher(self, suffix: str) -> Publisher:
         # A batch of several records that is larger than its topic allows makes the client split it for ever.
-        largest_batch = min([int(PRODUCER_DEFAULTS["batch.size"]), *self._limits.values()])
+        largest = [rules.largest for rules in self._rules.values() if rules.largest is not None]
+        batch = min([int(self._client.get("batch.size", PRODUCER_DEFAULTS["batch.size"])), *largest])
         settings = {
             **PRODUCER_DEFAULTS,
-            "batch.size": str(largest_batch),
-            "max.request.size": str(max([1024 * 1024, *self._limits.values()])),
+            "max.request.size": str(self._request_size()),
             "transaction.timeout.ms": str(self._timeout_ms),
             **self._client,
+            "batch.size": str(batch),
             "acks": "all",
             "enable.idempotence": "true",
             "transactional.id": f"{self._prefix}{self._context.lineage}-{self._context.uid}-{suffix}",
         }
-        return Publisher(self._context.spark, ClientSettings(settings))
+        return Publisher(self._context.spark, ClientSettings(settings), self._staging.hadoop)
 
     def _let_go(self, *, abort: bool) -> None:
         """Forget what is not certain any more. An open transaction would hold readers back until the next try."""
         lanes, self._lanes, self._published = self._lanes, {}, {}
         for publisher in lanes.values():
-            if abort:
-                try:
+            try:
+                if abort:
                     publisher.abort()
-                except LockstepError:
-                    pass  # none is open, or a newer producer has ended it
-            publisher.close()
+            except PublishError as error:  # none is open, or a newer producer has ended it
+                abort = error.kind != "TimeoutException"  # the others would wait as long
+            except Exception as error:
+                _log.warning("%s: a transaction could not be aborted: %s", self.describe(), error)
+            finally:
+                with suppress(Exception):
+                    publisher.close()
 
     def _after(self, error: PublishError, seconds: float) -> CommitOutcome:
         """A publish that takes longer than its transaction may live would fail for ever: give the next one more time."""
-        if error.kind == "InvalidTxnTimeoutException":
-            return CommitOutcome.failed(str(error))
         given = int(self._client.get("transaction.timeout.ms", 0))
-        if seconds * 1000 > 0.9 * (given or self._timeout_ms):
+        if error.kind == "InvalidTxnTimeoutException":
+            if given or self._timeout_ms == _FIRST_TIMEOUT_MS:
+                return CommitOutcome.failed(str(error))
+            self._longest_ms = self._timeout_ms // 2  # the broker allows no more
+            self._timeout_ms = self._longest_ms
+        elif seconds * 1000 > 0.9 * (given or self._timeout_ms):
             if given:
                 return CommitOutcome.retry(
                     f"{error} It took {seconds:.0f} s: raise kafka.transaction.timeout.ms={given}."
                 )
-            self._timeout_ms = min(self._timeout_ms * 2, _LONGEST_TIMEOUT_MS)
+            self._timeout_ms = min(self._timeout_ms * 2, self._longest_ms)
         return CommitOutcome.retry(str(error))
 
     def close(self) -> None:
-        with self._lock:
-            self._let_go(abort=False)
+        """Never waits for a commit that hangs: its transaction ends with its timeout, and the next start goes on."""
+        publishers = list(self._lanes.values())
+        if self._lock.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                self._let_go(abort=False)
+            finally:
+                self._lock.release()
+        else:
+            for publisher in publishers:
+                publisher.close()
 
     def _admin(self) -> KafkaAdmin:
         return KafkaAdmin(self._context.spark, self._client, operation="WRITE", owner="sink")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _client_settings(options: Mapping[str, Any]) -> dict[str, str]:
@@ -476,7 +531,9 @@ def _client_settings(options: Mapping[str, Any]) -> dict[str, str]:
         name = name.removeprefix("kafka.")
         if name in _OWNED:
             raise ConfigurationError(f"option {key} is set by Lockstep. Use instead: {_OWNED[name]}.")
-        if name in ("transaction.timeout.ms", "max.request.size", "buffer.memory") and not str(value).isdigit():
+        if name == "interceptor.classes":
+            raise ConfigurationError(f"option {key} is not supported: interceptors may change records.")
+        if name in _NUMBERS and not str(value).isdigit():
             raise ConfigurationError(f"option {key}={value!r} is no whole number.")
         settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return settings

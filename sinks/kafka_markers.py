@@ -51,8 +51,9 @@ def decode(text: str, where: str) -> Marker:
 class Markers:
     """The markers of one sink."""
 
-    def __init__(self, spark: SparkSession, client: ClientSettings, topic: str, name: str) -> None:
+    def __init__(self, spark: SparkSession, client: ClientSettings, topic: str, name: str, prefix: str) -> None:
         self.topic = topic
+        self._prefix = prefix
         self._spark = spark
         self._name = name
         self._settings = ClientSettings(
@@ -91,7 +92,20 @@ class Markers:
         found = newest_markers(self._spark, self._settings, self.topic, certain=certain, seconds=_SECONDS)
         if self._name not in found:
             return None
+        self._refuse_other_prefix(found[self._name])
         return self._by_lane(found)
+
+    def _refuse_other_prefix(self, birth: str) -> None:
+        """An earlier driver's producer is fenced by its transactional id: under another one it would go on."""
+        try:
+            before = json.loads(birth)["transactional_id_prefix"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptRecordError(f"key {self._name!r} of the marker topic {self.topic!r} is garbled") from error
+        if before != self._prefix:
+            raise ConfigurationError(
+                f"transactional_id_prefix={self._prefix!r}: this sink began with {before!r}, by which earlier drivers are "
+                "stopped. Keep it, or give the sink a uid of its own."
+            )
 
     def _by_lane(self, found: Mapping[str, str]) -> dict[int, Marker]:
         prefix = f"{self._name}/"
@@ -106,7 +120,7 @@ class Markers:
 
     def birth(self) -> tuple[str, str]:
         """Key and value of the record that is there from the start."""
-        return self._name, json.dumps({"sink": self._name})
+        return self._name, json.dumps({"sink": self._name, "transactional_id_prefix": self._prefix})
 
     def progress(self, lane: int, marker: Marker) -> tuple[str, str]:
         """Key and value of the record that goes with an epoch's rows."""

@@ -21,9 +21,11 @@ from lockstep.sources.kafka_admin import JAVA_ERRORS, causes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lockstep.sinks.staging import Staging
+
 _SOURCE = "EpochPublisher.java"
 _CLASS = "lockstep.kafka.EpochPublisher"
-_compiled: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by gateway: one JVM, one class
+_compiled: WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()  # by gateway: one JVM, one class
 _compiling = Lock()
 
 
@@ -42,11 +44,9 @@ class RowRefusedError(PublishError):
 class Publisher:
     """A transactional producer. One thread at a time."""
 
-    def __init__(self, spark: SparkSession, settings: ClientSettings) -> None:
+    def __init__(self, spark: SparkSession, settings: ClientSettings, hadoop: Any) -> None:
         self._settings = settings
-        self._java = self._call(
-            lambda: _new(spark, _java_map(spark, settings), spark._jsparkSession.sessionState().newHadoopConf())
-        )
+        self._java = self._call(lambda: _new(spark, _java_map(spark, settings), hadoop))
 
     def initialise(self) -> None:
         """Fence every earlier producer with this transactional id, and end what it left open."""
@@ -95,6 +95,12 @@ class Publisher:
                 "kafka.max.request.size in the sink's options.",
                 kind,
             )
+        if kind in ("InvalidRecordException", "InvalidTimestampException"):
+            return RowRefusedError(
+                f"Kafka refuses {where}, or another of its batch: {kind}: {said} The topic has changed since the "
+                "row was staged: give it back what the rows need (message.timestamp.*, cleanup.policy).",
+                kind,
+            )
         return explained(kind, f"{where}: {said}")
 
     def _call(self, action: Any) -> Any:
@@ -125,7 +131,10 @@ def _from_java(error: Exception, settings: ClientSettings) -> PublishError:
     chain = causes(error)
     own = [cause for cause in chain if ".kafka." in cause[0]] or chain[:1]
     said = ": ".join(dict.fromkeys(message.rstrip(" .") for _, message in own if message))
-    return explained(own[0][0].rpartition(".")[2], f"{settings.redact(said)}.")
+    kind = own[0][0].rpartition(".")[2]
+    if kind in ("FileNotFoundException", "EOFException") or own[0][0].startswith("org.apache.parquet"):
+        return RowRefusedError(f"a staged file can't be read: {said}. Restore it from a backup and start again.", kind)
+    return explained(kind, f"{settings.redact(said)}.")
 
 
 def newest_markers(
@@ -136,9 +145,8 @@ def newest_markers(
     ``certain``: everything that was committed before this call is there, or it raises. Otherwise what is hidden behind a
     transaction that somebody has open may be missing.
     """
-    java = _class(spark)
     try:
-        found = _static(spark, java, "newest")(_java_map(spark, settings), topic, certain, int(seconds * 1000))
+        found = _static(spark, "newest", _java_map(spark, settings), topic, certain, int(seconds * 1000))
     except JAVA_ERRORS as error:
         raise _from_java(error, settings) from None
     if found is None:
@@ -150,14 +158,16 @@ def newest_markers(
     return {str(key): str(value) for key, value in found.items()}
 
 
-def staged_rows(spark: SparkSession, file: str) -> int:
-    """How many rows a staged file has, from its footer."""
-    rows = _static(spark, _class(spark), "rows")
-    return int(rows(file, spark._jsparkSession.sessionState().newHadoopConf()))
+def staged_files(staging: Staging, attempt: str) -> list[tuple[str, int, int]]:
+    """Path (in the staging directory), bytes and rows of each file that an attempt has staged; without empty ones."""
+    spark = staging.spark
+    found = _static(spark, "staged", staging.absolute(attempt), staging.hadoop)
+    named = (str(line).split("\t") for line in found)
+    return [(f"{attempt}/{name}", int(size), int(rows)) for name, size, rows in named]
 
 
-def _class(spark: SparkSession) -> Any:
-    """The compiled class, once per JVM."""
+def _class(spark: SparkSession) -> tuple[Any, dict[str, Any]]:
+    """The compiled class and its methods, once per JVM."""
     jvm: Any = spark._jvm
     gateway = spark.sparkContext._gateway
     with _compiling:
@@ -170,18 +180,20 @@ def _class(spark: SparkSession) -> Any:
             compiler = jvm.org.codehaus.janino.SimpleCompiler()
             compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
             compiler.cook(resources.files(__package__).joinpath(_SOURCE).read_text("utf-8"))
-            _compiled[gateway] = compiler.getClassLoader().loadClass(_CLASS)
+            java = compiler.getClassLoader().loadClass(_CLASS)
+            _compiled[gateway] = java, {str(method.getName()): method for method in java.getMethods()}
         return _compiled[gateway]
 
 
 def _new(spark: SparkSession, *arguments: Any) -> Any:
-    return _class(spark).getConstructors()[0].newInstance(_java_array(spark, arguments))
+    java, _ = _class(spark)
+    return java.getConstructors()[0].newInstance(_java_array(spark, arguments))
 
 
-def _static(spark: SparkSession, java: Any, name: str) -> Any:
-    """A static method of a class that only its own class loader knows."""
-    method = next(one for one in java.getMethods() if one.getName() == name)
-    return lambda *arguments: method.invoke(None, _java_array(spark, arguments))
+def _static(spark: SparkSession, name: str, *arguments: Any) -> Any:
+    """Call a static method of the class, which only its own class loader knows."""
+    _, methods = _class(spark)
+    return methods[name].invoke(None, _java_array(spark, arguments))
 
 
 def _java_array(spark: SparkSession, values: Sequence[Any]) -> Any:

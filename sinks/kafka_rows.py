@@ -6,7 +6,7 @@ Everything that Kafka would refuse for ever is found while the rows are staged: 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ BY_NAME = (
 ALL_AS_JSON = "*"
 _OVERHEAD = 96  # of a batch with one record, at most; each header takes a few bytes more
 _REFUSED = "lockstep refuses "
+_RAISE_SIZE = ": raise max.message.bytes of the topic and kafka.max.request.size"
+_RAISE_TIME = ": the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms forbids it"
 _HEADERS = "array<struct<key: string, value: binary>>"
 
 
@@ -39,6 +41,53 @@ class RecordColumns:
     value: str | None = None
     headers: str | None = None
     timestamp: str | None = None
+
+
+@dataclass(frozen=True)
+class TopicRules:
+    """What a topic asks of its records; ``None`` where it is not known."""
+
+    largest: int | None = None  # bytes
+    needs_key: bool = False
+    most_behind_ms: int | None = None  # of a timestamp, and the clock
+    most_ahead_ms: int | None = None
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> TopicRules:
+        """From the topic's configuration."""
+        own_time = (
+            settings.get("message.timestamp.type") == "LogAppendTime"
+        )  # the broker's; the record's is not looked at
+        return cls(
+            largest=int(settings["max.message.bytes"]),
+            needs_key="compact" in settings.get("cleanup.policy", ""),
+            most_behind_ms=None if own_time else _number(settings.get("message.timestamp.before.max.ms")),
+            most_ahead_ms=None if own_time else _number(settings.get("message.timestamp.after.max.ms")),
+        )
+
+    def problem(self, size: int, keyless: int, oldest: int | None, newest: int | None, now_ms: int) -> str | None:
+        """What the topic refuses among rows with these extremes."""
+        if self.largest is not None and size > self.largest:
+            return f"a record of {size} bytes; the limit is {self.largest}{_RAISE_SIZE}"
+        if self.needs_key and keyless:
+            return f"{keyless} rows without a key: it is compacted"
+        earliest, latest = self.earliest(now_ms), self.latest(now_ms)
+        if earliest is not None and oldest is not None and oldest < earliest:
+            return f"the timestamp {oldest}{_RAISE_TIME}"
+        if latest is not None and newest is not None and newest > latest:
+            return f"the timestamp {newest}{_RAISE_TIME}"
+        return None
+
+    def earliest(self, now_ms: int) -> int | None:
+        return None if self.most_behind_ms is None else now_ms - self.most_behind_ms
+
+    def latest(self, now_ms: int) -> int | None:
+        return None if self.most_ahead_ms is None else now_ms + self.most_ahead_ms
+
+
+def _number(text: str | None) -> int | None:
+    """A limit in milliseconds; Kafka's largest number stands for none."""
+    return None if text is None or int(text) > 1 << 60 else int(text)
 
 
 def find_columns(schema: StructType, given: RecordColumns, fixed_topic: str | None, sink: str) -> RecordColumns:
@@ -100,10 +149,12 @@ def _check_type(role: str, name: str, kind: DataType, given: RecordColumns, sink
         )
 
 
-def as_records(rows: DataFrame, columns: RecordColumns, limit: int | None, partitions: int | None) -> DataFrame:
+def as_records(
+    rows: DataFrame, columns: RecordColumns, rules: TopicRules, partitions: int | None, now_ms: int
+) -> DataFrame:
     """The rows as they are staged. A row that Kafka would refuse fails the job, with its position.
 
-    ``limit`` is the largest record in bytes; ``partitions`` how many the fixed topic has.
+    ``rules`` and ``partitions`` are those of the fixed topic.
     """
     from pyspark.sql import functions as F
 
@@ -123,7 +174,7 @@ def as_records(rows: DataFrame, columns: RecordColumns, limit: int | None, parti
     if columns.timestamp is not None:
         parts["timestamp"] = _milliseconds(F.col(_quoted(columns.timestamp)), rows.schema[columns.timestamp].dataType)
     staged = numbered.select(F.col("__lockstep_row"), *[column.alias(name) for name, column in parts.items()])
-    problem = _problem(parts.keys(), limit, partitions)
+    problem = _problem(parts.keys(), rules, partitions, now_ms)
     position = F.concat(
         F.lit(" (row "),
         F.col("__lockstep_row").bitwiseAND(F.lit((1 << 33) - 1)),
@@ -183,7 +234,7 @@ def record_size(parts: Collection[str]) -> Column:
     return size + F.coalesce(headers, zero)
 
 
-def _problem(parts: Collection[str], limit: int | None, partitions: int | None) -> Column:
+def _problem(parts: Collection[str], rules: TopicRules, partitions: int | None, now_ms: int) -> Column:
     """Null for a row that Kafka takes."""
     from pyspark.sql import functions as F
 
@@ -196,14 +247,22 @@ def _problem(parts: Collection[str], limit: int | None, partitions: int | None) 
         there = "" if partitions is None else f", and the topic has {partitions}"
         problems.append(F.when(bad, F.concat(F.lit("partition "), F.col("partition"), F.lit(there))))
     if "timestamp" in parts:
-        problems.append(F.when(F.col("timestamp") < 0, F.concat(F.lit("the timestamp "), F.col("timestamp"))))
+        told = F.concat(F.lit("the timestamp "), F.col("timestamp"))
+        problems.append(F.when(F.col("timestamp") < 0, told))
+        told = F.concat(told, F.lit(_RAISE_TIME))
+        if (earliest := rules.earliest(now_ms)) is not None:
+            problems.append(F.when(F.col("timestamp") < earliest, told))
+        if (latest := rules.latest(now_ms)) is not None:
+            problems.append(F.when(F.col("timestamp") > latest, told))
+    if rules.needs_key:
+        problems.append(F.when(F.col("key").isNull(), F.lit("a row without a key: the topic is compacted")))
     if "headers" in parts:
         nameless = F.exists("headers", lambda header: header.isNull() | header["key"].isNull())
         problems.append(F.when(nameless, F.lit("a header without a key")))
-    if limit is not None:
+    if rules.largest is not None:
         size = record_size(parts)
-        remedy = f" bytes; the limit is {limit}: raise max.message.bytes of the topic and kafka.max.request.size"
-        problems.append(F.when(size > limit, F.concat(F.lit("a record of "), size, F.lit(remedy))))
+        remedy = f" bytes; the limit is {rules.largest}{_RAISE_SIZE}"
+        problems.append(F.when(size > rules.largest, F.concat(F.lit("a record of "), size, F.lit(remedy))))
     return F.coalesce(*problems, F.lit(None).cast("string"))
 
 

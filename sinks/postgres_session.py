@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 DRIVER = "org.postgresql.Driver"
 _ALIVE_SECONDS = 10
+_CLOSE_SECONDS = 5
 _LONGEST_MESSAGE = 2000
 _DEEPEST_CAUSE = 20
 
 # A commit that the server has not yet written to disk would be lost with it, and the marker's epoch with that.
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+# A driver that is paused in the middle of a transaction must not hold its locks for ever.
+_IMPATIENT = "SELECT set_config('idle_in_transaction_session_timeout', '60s', false)"
 
 
 class SqlError(LockstepError):
@@ -86,8 +89,15 @@ class PostgresSession:
                 raise
 
     def close(self) -> None:
-        with self._lock:
-            self._disconnect()
+        """Never waits for a statement that hangs: what is open then is rolled back by the server."""
+        if self._lock.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
+        elif (connection := self._connection) is not None:
+            with contextlib.suppress(Exception):
+                connection.abort(self._jvm.java.util.concurrent.ForkJoinPool.commonPool())
 
     def _connected(self) -> Any:
         if self._connection is not None and not self._connection.isValid(_ALIVE_SECONDS):
@@ -96,6 +106,7 @@ class PostgresSession:
             self._connection = self._connect()
             self._connection.setAutoCommit(False)
             Transaction(self._connection, self._address).query(_DURABLE)
+            Transaction(self._connection, self._address).query(_IMPATIENT)
             self._connection.commit()  # a rollback would take the setting back
         return self._connection
 

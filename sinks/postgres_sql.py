@@ -128,11 +128,13 @@ def create_table(table: TableName, columns: Sequence[tuple[str, str]], key: Sequ
     return f"CREATE TABLE {table.sql} ({', '.join(lines)})"
 
 
-def try_insert(table: TableName, columns: Sequence[tuple[str, str]]) -> str:
-    """Plans an insert of the rows' types, and so tells whether each can be assigned to its column. Inserts nothing."""
+def try_insert(table: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str] = ()) -> str:
+    """Plans what a commit does with the rows' types, and so tells whether it can and may be done. Inserts nothing."""
     # Text arrives without a type (stringtype=unspecified), and the column decides what to make of it.
     values = ["NULL" if kind == "text" else f"CAST(NULL AS {kind})" for _, kind in columns]
-    return f"EXPLAIN INSERT INTO {table.sql} ({_list([name for name, _ in columns])}) VALUES ({', '.join(values)})"
+    names = [name for name, _ in columns]
+    insert = f"EXPLAIN INSERT INTO {table.sql} ({_list(names)}) SELECT {', '.join(values)} FROM {table.sql}"
+    return f"{insert} {_on_conflict(names, key)}" if key else insert
 
 
 def insert(target: TableName, stage: TableName, columns: Sequence[str]) -> str:
@@ -146,12 +148,16 @@ def upsert(target: TableName, stage: TableName, columns: Sequence[str], key: Seq
     """Of rows with the same key, the last one of the epoch wins."""
     names = dict(zip(columns, staged_names(columns), strict=True))
     by_key = _list([names[one] for one in key])
-    updates = ", ".join(f"{quoted(c)} = EXCLUDED.{quoted(c)}" for c in columns if c not in key)
     return (
         f"INSERT INTO {target.sql} ({_list(columns)}) SELECT DISTINCT ON ({by_key}) {_list(list(names.values()))} "
         f"FROM {stage.sql} ORDER BY {by_key}, {quoted(ROW)} DESC "
-        f"ON CONFLICT ({_list(key)}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+        f"{_on_conflict(columns, key)}"
     )
+
+
+def _on_conflict(columns: Sequence[str], key: Sequence[str]) -> str:
+    updates = ", ".join(f"{quoted(c)} = EXCLUDED.{quoted(c)}" for c in columns if c not in key)
+    return f"ON CONFLICT ({_list(key)}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
 
 
 # --- staging tables -------------------------------------------------------------------------------------------------

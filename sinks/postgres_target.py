@@ -122,7 +122,7 @@ class PostgresTarget:
 
     def _check_types(self, transaction: Transaction) -> None:
         try:
-            transaction.execute(sql.try_insert(self._table, self._rows))
+            transaction.execute(sql.try_insert(self._table, self._rows, self._key))
         except SqlError as error:
             if error.state not in _WRONG_TYPE:
                 raise

@@ -136,7 +136,7 @@ def test_description_has_neither_address_nor_secret() -> None:
 
 
 def markers() -> Markers:
-    return Markers(None, ClientSettings({}), "markers", "life/feed")  # type: ignore[arg-type]
+    return Markers(None, ClientSettings({}), "markers", "life/feed", "lockstep-")  # type: ignore[arg-type]
 
 
 def test_birth_and_progress_are_records_of_their_own() -> None:

@@ -89,7 +89,13 @@ class Pipeline:
         returning = _sinks_of_earlier_starts(storage, log)
         self.lineage = continue_or_begin(storage, now)
         self.store = CompletedCheckpointStore(storage, config.retained)
-        self._open_sinks(frame, output_mode, query_name, log, returning)
+        try:
+            self._open_sinks(frame, output_mode, query_name, log, returning)
+        except BaseException:
+            for bound in sinks:
+                with contextlib.suppress(Exception):
+                    bound.sink.close()
+            raise
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
         self._restore_union_state(log)

@@ -7,6 +7,7 @@ each step either changes nothing durable or can be done twice.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -145,15 +146,18 @@ class Committer:
         """Let the sinks remove what was staged by an earlier driver that died, or will be refused, before its record.
 
         An earlier driver looks at the token after it has stored its record, and the records were read after this driver
-        took its own: an attempt without a record by now will never be decided.
+        took its own: an attempt without a record by now will never be decided. Only epochs that this directory has decided
+        are looked at: of a copied directory the original may be at work, in the same target, on later ones.
         """
+        decided = self._log.decided()
         recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}
 
         def is_stray(attempt_id: str) -> bool:
-            token = attempt_id.split("-")[1:2]
-            return (
-                token != [] and token[0].isdigit() and int(token[0]) < self._token.value and attempt_id not in recorded
-            )
+            found = re.match(r"(\d+)-(\d+)-", attempt_id)
+            if found is None or attempt_id in recorded:
+                return False
+            epoch, token = int(found.group(1)), int(found.group(2))
+            return epoch <= decided and token < self._token.value
 
         for uid, sink in self._sinks.items():
             try:

@@ -44,7 +44,12 @@ class FencingToken:
     def check(self) -> None:
         """Raise :class:`FencedError` when a newer driver has taken over."""
         newest = _tokens(self.storage)[-1:]
-        if newest and newest[0] > self.value:
+        if not newest:
+            raise FencedError(
+                f"{self.storage.describe()}/{_DIRECTORY} is empty: the checkpoint directory was moved or removed while "
+                f"driver {self.value} was running. Start again on the directory where it is now."
+            )
+        if newest[0] > self.value:
             raise FencedError(
                 f"driver {self.value} of {self.storage.describe()} was overtaken by driver {newest[0]}: it must not commit "
                 "any more. Only one query may run on a checkpoint directory; the newer one goes on, stop this one."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -190,7 +191,7 @@ class SinkContract:
                 new.sink.recover_and_abort(lost.attempt, lost.handle)
             life.assert_visible({0: 12})
 
-    def test_what_a_dead_driver_left_is_cleaned_up_and_what_is_prepared_is_kept(self, tmp_path: Path) -> None:
+    def test_clean_up_after_a_dead_driver_keeps_what_is_prepared(self, tmp_path: Path) -> None:
         with self._life(tmp_path) as life:
             old = life.driver()
             kept, stray = old.prepare(0, 10), old.prepare(1, 10)
@@ -203,15 +204,17 @@ class SinkContract:
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def test_epochs_of_a_killed_process_are_committed_by_another(self, tmp_path: Path) -> None:
-        """A process prepares three epochs, commits the first, and is killed while it commits the second."""
+        """A process prepares epochs, commits the first, and is killed while it commits the others, sooner or later."""
         with self._life(tmp_path) as life:
             prepared = self._prepare_in_a_process_that_is_killed(life, tmp_path)
-            life.tokens, life.highest = 1, 2
+            life.tokens, life.highest = 1, len(prepared) - 1
             driver = life.driver()
-            driver.commit(*prepared)
-            life.assert_visible({0: 100, 1: 2000, 2: 100})
-            driver.commit(driver.prepare(3, 10))
-            life.assert_visible({0: 100, 1: 2000, 2: 100, 3: 10})
+            for one in prepared:  # those that are recovered come one by one: each outcome speaks of one epoch
+                driver.commit(one)
+            expected = dict.fromkeys(range(len(prepared)), 1000)
+            life.assert_visible(expected)
+            driver.commit(driver.prepare(len(prepared), 10))
+            life.assert_visible({**expected, len(prepared): 10})
 
     def _prepare_in_a_process_that_is_killed(self, life: Life, tmp_path: Path) -> list[PreparedEpoch]:
         told = tmp_path / "prepared.json"
@@ -239,7 +242,7 @@ class SinkContract:
                 assert child.poll() is None, f"the other process failed:\n{tail}"
                 assert time.monotonic() < deadline, f"the other process is stuck:\n{tail}"
                 time.sleep(0.01)
-            time.sleep(0.02)  # it commits by now, or has just done so
+            time.sleep(random.uniform(0.0, 0.4))  # it is committing: any moment must do
         finally:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
@@ -310,7 +313,9 @@ class SinkContract:
 
     def test_checkpoint_directory_that_is_older_than_the_target_is_refused(self, tmp_path: Path) -> None:
         if not self.knows_old_copies:
-            return
+            import pytest
+
+            pytest.skip("the sink does not promise it: knows_old_copies is False")
         with self._life(tmp_path) as life:
             driver = life.driver()
             driver.commit(*[driver.prepare(epoch, 2) for epoch in range(3)])
@@ -387,7 +392,7 @@ class Life:
         assert not repeated, f"{len(repeated)} rows are there more than once, first {repeated[0]}"
         assert not surplus, f"{len(surplus)} rows should not be visible, first {surplus[0]}"
         if self.contract.in_order:
-            assert [one // _PER_EPOCH for one in seen] == sorted(one // _PER_EPOCH for one in seen), "not in order"
+            assert seen == sorted(seen), "the rows are not in order"
 
     @contextmanager
     def watched(self) -> Iterator[list[int]]:
@@ -447,7 +452,7 @@ class Driver:
                 schema=self.life.rows(0, 0).schema,
                 output_mode="append",
                 query_name="sink-contract",
-                highest_epoch=lambda: max(self.life.highest, 1000) if highest is None else highest,
+                highest_epoch=lambda: self.life.highest if highest is None else highest,
                 staging=f"{self.life.staging}/{self.life.lineage}/{uid}",
                 returning=returning,
                 token=self._checked_token,
@@ -492,7 +497,9 @@ class Driver:
             fresh = []
             for one in prepared:
                 handle = self.sink.refresh(one)
-                fresh.append(one if handle is None else PreparedEpoch(one.attempt, handle, one.prepared_at_ms))
+                if handle is not None:  # staged again: under a new attempt
+                    one = PreparedEpoch(self.attempt(one.epoch), handle, one.prepared_at_ms)
+                fresh.append(one)
             commit: Callable[..., CommitOutcome] = (
                 self.sink.recover_and_commit if fresh[0].attempt.token < self.token else (self.sink.commit_many)
             )

@@ -1,4 +1,4 @@
-"""The process that :class:`~lockstep.testing.SinkContract` kills: prepares three epochs, commits one, and begins another.
+"""The process that :class:`~lockstep.testing.SinkContract` kills: prepares epochs, and commits them one after the other.
 
 ``python -m lockstep.testing.contract_process SETTINGS``, with JSON as the suite writes it.
 """
@@ -22,14 +22,15 @@ def main(settings: dict[str, Any]) -> None:
     life = Life(_contract(settings), settings["target"], settings["staging"], settings["lineage"])
     driver = Driver(life, life.contract.make_sink(life.target), token=1)
     driver.open("contract", returning=False)
-    prepared = [driver.prepare(epoch, count) for epoch, count in enumerate([100, 2000, 100])]
+    prepared = [driver.prepare(epoch, 1000) for epoch in range(6)]
     driver.commit(prepared[0])
     told = [{"epoch": one.epoch, "id": one.attempt.id, "handle": one.handle} for one in prepared]
     unfinished = Path(settings["tell"] + ".tmp")
     unfinished.write_text(json.dumps(told))
     unfinished.rename(settings["tell"])
-    driver.try_commit(prepared[1])
-    threading.Event().wait()  # the suite kills this process, during or after the commit
+    for one in prepared[1:]:
+        driver.try_commit(one)
+    threading.Event().wait()  # the suite kills this process, during or after the commits
 
 
 def _contract(settings: dict[str, Any]) -> SinkContract:
