@@ -293,7 +293,7 @@ def test_files_are_on_disk_before_the_epoch_is_prepared_and_moves_before_the_mar
     given = rows(0, 2).withColumn("day", F.lit("d"))
     sink = harness.open(given, FileSink(harness.path, partition_by=["day"]))
     synced: list[Path] = []
-    monkeypatch.setattr("lockstep.sinks.files._sync", synced.append)
+    monkeypatch.setattr("lockstep.sinks.disk._sync", synced.append)
     prepared = harness.stage(sink, 0, given)
     staged = harness.own() / "staged" / prepared.attempt.id
     data = [staged / file["staged"] for file in prepared.handle["files"]]

@@ -30,7 +30,7 @@ from lockstep.errors import (
 from lockstep.protocol import failpoint
 from lockstep.sinks.jdbc import JdbcSink
 from lockstep.sinks.postgres_address import PostgresAddress
-from lockstep.sinks.postgres_session import PostgresSession
+from lockstep.sinks.postgres_session import PostgresSession, SqlError
 from lockstep.sinks.two_phase import Attempt, CommitStatus, PreparedEpoch, SinkContext
 
 _numbers = itertools.count(1)
@@ -256,6 +256,39 @@ def test_lost_staging_table_fails_the_commit_by_name(harness: Harness, rows: Any
     outcome = sink.commit(prepared)
     assert outcome.status is CommitStatus.FAILED
     assert f"were in table {prepared.handle['stage']}" in outcome.reason
+
+
+def test_driver_that_was_paused_inside_of_its_transaction_holds_up_nobody_for_ever(
+    harness: Harness, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the marker's lock. The next driver gets a passing fault, and the server ends the pause within a minute."""
+    monkeypatch.setattr("lockstep.sinks.jdbc._DO_NOT_WAIT", "SET LOCAL lock_timeout = '500ms'")
+    sink = harness.open(rows(0, 0))
+    prepared = harness.stage(sink, 0, rows(0, 5))
+    paused = PostgresSession(harness.spark, harness.sink()._address)
+    with paused.transaction() as transaction:
+        transaction.query(f"SELECT epoch FROM lockstep_epochs WHERE lineage = '{harness.lineage}' FOR UPDATE")
+        assert transaction.query("SHOW idle_in_transaction_session_timeout") == [("1min",)]
+        with pytest.raises(SqlError, match="lock timeout"):
+            sink.commit(prepared)
+        assert harness.ids() == []
+    paused.close()
+    assert sink.commit(prepared).status is CommitStatus.DONE
+    assert harness.ids() == [0, 1, 2, 3, 4]
+
+
+def test_upsert_that_the_role_may_not_do_is_refused_at_start(harness: Harness, rows: Any) -> None:
+    server = harness.server
+    server.execute(f"CREATE TABLE {harness.table} (id bigint PRIMARY KEY, name text)")
+    server.execute("DROP ROLE IF EXISTS clerk")
+    server.execute(f"CREATE ROLE clerk LOGIN PASSWORD 'pen'; GRANT SELECT, INSERT ON {harness.table} TO clerk")
+    server.execute("GRANT ALL ON SCHEMA public TO clerk")
+    try:
+        upsert = harness.sink(mode="upsert", key="id", user="clerk", password="pen")
+        with pytest.raises(ConfigurationError, match="permission denied"):
+            harness.open(rows(0, 0), upsert)
+    finally:
+        server.execute("DROP OWNED BY clerk; DROP ROLE clerk")
 
 
 def test_driver_with_a_lower_token_than_the_marker_is_fenced(harness: Harness, rows: Any) -> None:
