@@ -6,6 +6,9 @@
  */
 package lockstep.kafka;
 
+import java.io.ByteArrayInputStream;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -15,6 +18,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -27,10 +31,9 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.parquet.example.data.Group;
-import org.apache.parquet.hadoop.ParquetFileReader;
+import org.apache.parquet.format.Util;
 import org.apache.parquet.hadoop.ParquetReader;
 import org.apache.parquet.hadoop.example.GroupReadSupport;
-import org.apache.parquet.hadoop.util.HadoopInputFile;
 import org.apache.parquet.schema.GroupType;
 
 public class EpochPublisher {
@@ -202,11 +205,16 @@ public class EpochPublisher {
     }
 
     private static long rows(FileStatus file, Configuration hadoop) throws Exception {
-        ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromStatus(file, hadoop));
+        FSDataInputStream stream = file.getPath().getFileSystem(hadoop).open(file.getPath());
         try {
-            return reader.getRecordCount();
+            byte[] end = new byte[8]; // the footer's length, and a magic word
+            stream.readFully(file.getLen() - 8, end);
+            int length = ByteBuffer.wrap(end).order(ByteOrder.LITTLE_ENDIAN).getInt();
+            byte[] footer = new byte[length];
+            stream.readFully(file.getLen() - 8 - length, footer);
+            return Util.readFileMetaData(new ByteArrayInputStream(footer), true).getNum_rows();
         } finally {
-            reader.close();
+            stream.close();
         }
     }
 }

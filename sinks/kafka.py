@@ -22,7 +22,7 @@ from lockstep.errors import (
 from lockstep.protocol.failpoint import reach
 from lockstep.sinks.kafka_markers import Marker, Markers
 from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_files
-from lockstep.sinks.kafka_rows import RecordColumns, TopicRules, as_records, find_columns, record_size, refusal
+from lockstep.sinks.kafka_rows import RecordColumns, RecordPlan, TopicRules, find_columns, record_size, refusal
 from lockstep.sinks.staging import Staging, checked_relative
 from lockstep.sinks.two_phase import (
     Attempt,
@@ -179,6 +179,7 @@ class KafkaSink(TwoPhaseCommitSink):
             )
         self._context = context
         self._columns = find_columns(context.schema, self._given, self._topic, self.describe())
+        self._plan = RecordPlan(context.schema, self._columns)
         self._staging = Staging(context.spark, context.staging)
         self._partitions.clear()
         with self._admin() as admin:
@@ -276,7 +277,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def write(self, handle: Handle, batch: DataFrame) -> None:
         rules = self._rules_of(self._topic)
-        records = as_records(batch, self._columns, rules, self._partitions.get(self._topic or ""), _now_ms())
+        records = self._plan.apply(batch, rules, self._partitions.get(self._topic or ""), _now_ms())
         try:
             if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
                 self._write_now(records)

@@ -24,6 +24,7 @@ BY_NAME = (
     "headers",
 )  # as Spark's Kafka sink does; the rows of a Kafka source have the others too
 ALL_AS_JSON = "*"
+_ROW = "__lockstep_row"
 _OVERHEAD = 96  # of a batch with one record, at most; each header takes a few bytes more
 _REFUSED = "lockstep refuses "
 _RAISE_SIZE = ": raise max.message.bytes of the topic and kafka.max.request.size"
@@ -149,43 +150,49 @@ def _check_type(role: str, name: str, kind: DataType, given: RecordColumns, sink
         )
 
 
-def as_records(
-    rows: DataFrame, columns: RecordColumns, rules: TopicRules, partitions: int | None, now_ms: int
-) -> DataFrame:
-    """The rows as they are staged. A row that Kafka would refuse fails the job, with its position.
+class RecordPlan:
+    """The expressions that turn rows into records. Made once: making them takes longer than using them."""
 
-    ``rules`` and ``partitions`` are those of the fixed topic.
-    """
-    from pyspark.sql import functions as F
+    def __init__(self, schema: StructType, columns: RecordColumns) -> None:
+        from pyspark.sql import functions as F
 
-    numbered = rows.withColumn("__lockstep_row", F.monotonically_increasing_id())
-    value = (
-        F.to_json(F.struct(*[F.col(_quoted(name)) for name in rows.columns if name not in _routing(columns)]))
-        if columns.value is None
-        else F.col(_quoted(columns.value))
-    )
-    parts: dict[str, Column] = {"key": _bytes(columns.key, rows.schema), "value": value.cast("binary")}
-    if columns.topic is not None:
-        parts["topic"] = F.col(_quoted(columns.topic))
-    if columns.partition is not None:
-        parts["partition"] = F.col(_quoted(columns.partition))
-    if columns.headers is not None:
-        parts["headers"] = F.col(_quoted(columns.headers))
-    if columns.timestamp is not None:
-        parts["timestamp"] = _milliseconds(F.col(_quoted(columns.timestamp)), rows.schema[columns.timestamp].dataType)
-    staged = numbered.select(F.col("__lockstep_row"), *[column.alias(name) for name, column in parts.items()])
-    problem = _problem(parts.keys(), rules, partitions, now_ms)
-    position = F.concat(
-        F.lit(" (row "),
-        F.col("__lockstep_row").bitwiseAND(F.lit((1 << 33) - 1)),
-        F.lit(" of partition "),
-        F.shiftright(F.col("__lockstep_row"), 33),
-        F.lit(" of the batch)."),
-    )
-    checked = F.when(problem.isNull(), F.col("value")).otherwise(
-        F.raise_error(F.concat(F.lit(_REFUSED), problem, position)).cast("binary")
-    )
-    return staged.select(*[checked.alias("value") if name == "value" else F.col(name) for name in parts])
+        rest = [F.col(_quoted(name)) for name in schema.names if name not in _routing(columns)]
+        value = F.to_json(F.struct(*rest)) if columns.value is None else F.col(_quoted(columns.value))
+        parts: dict[str, Column] = {"key": _bytes(columns.key, schema), "value": value.cast("binary")}
+        for role in ("topic", "partition", "headers"):
+            if (name := getattr(columns, role)) is not None:
+                parts[role] = F.col(_quoted(name))
+        if columns.timestamp is not None:
+            parts["timestamp"] = _milliseconds(F.col(_quoted(columns.timestamp)), schema[columns.timestamp].dataType)
+        self._names = tuple(parts)
+        self._parts = [F.monotonically_increasing_id().alias(_ROW), *(part.alias(name) for name, part in parts.items())]
+        self._checked: tuple[object, list[Column]] = (None, [])
+
+    def apply(self, rows: DataFrame, rules: TopicRules, partitions: int | None, now_ms: int) -> DataFrame:
+        """The rows as they are staged. A row that Kafka would refuse fails the job, with its position.
+
+        ``rules`` and ``partitions`` are those of the fixed topic.
+        """
+        circumstances = (rules, partitions, now_ms if "timestamp" in self._names else 0)
+        if self._checked[0] != circumstances:
+            self._checked = circumstances, self._with_checks(*circumstances)
+        return rows.select(*self._parts).select(*self._checked[1])
+
+    def _with_checks(self, rules: TopicRules, partitions: int | None, now_ms: int) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        problem = _problem(self._names, rules, partitions, now_ms)
+        position = F.concat(
+            F.lit(" (row "),
+            F.col(_ROW).bitwiseAND(F.lit((1 << 33) - 1)),
+            F.lit(" of partition "),
+            F.shiftright(F.col(_ROW), 33),
+            F.lit(" of the batch)."),
+        )
+        checked = F.when(problem.isNull(), F.col("value")).otherwise(
+            F.raise_error(F.concat(F.lit(_REFUSED), problem, position)).cast("binary")
+        )
+        return [checked.alias("value") if name == "value" else F.col(name) for name in self._names]
 
 
 def refusal(error: Exception) -> str | None:
