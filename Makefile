@@ -36,9 +36,10 @@ integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Doc
 	docker/postgres.sh
 	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-crash: $(JARS) ## four sinks behind keyed state, the driver killed at every step there is (15 minutes)
+crash: $(JARS) ## the driver killed at every step there is, with four sinks behind keyed state too (20 minutes)
 	docker/postgres.sh
-	LOCKSTEP_ALL_POINTS=1 $(BIN)/python -m pytest integration_tests/test_crash_four_sinks.py $(ARGS)
+	LOCKSTEP_ALL_POINTS=1 $(BIN)/python -m pytest integration_tests/test_crash_four_sinks.py \
+		integration_tests/test_crash_phase_1.py integration_tests/test_crash_phase_2.py $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)

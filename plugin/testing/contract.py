@@ -61,7 +61,7 @@ class SinkContract:
     """The reader's order is the order of the epochs, and within one, of its rows."""
     knows_old_copies = True
     """``open`` refuses a checkpoint directory that is older than the target."""
-    huge_rows = 100_000
+    huge_rows = 50_000
     """Rows of the huge epoch."""
 
     def new_target(self) -> Any:
