@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration crash bench-state bench-kafka lint typing format lock wheel clean
+.PHONY: help setup demo test unit integration thorough bench-state bench-kafka lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,10 +36,9 @@ integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Doc
 	docker/postgres.sh
 	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-crash: $(JARS) ## the driver killed at every step there is, with four sinks behind keyed state too (20 minutes)
+thorough: $(JARS) ## the driver killed at every step there is, and every sink's contract in all variants (half an hour)
 	docker/postgres.sh
-	LOCKSTEP_ALL_POINTS=1 $(BIN)/python -m pytest integration_tests/test_crash_four_sinks.py \
-		integration_tests/test_crash_phase_1.py integration_tests/test_crash_phase_2.py $(ARGS)
+	LOCKSTEP_THOROUGH=1 $(BIN)/python -m pytest integration_tests/test_crash_*.py integration_tests/test_contract_*.py $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)

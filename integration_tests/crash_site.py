@@ -23,7 +23,6 @@ from integration_tests.observer import Observer
 from integration_tests.targets import Row, Targets, read_rows
 
 DRIVER = Path(__file__).with_name("driver.py")
-ALL_POINTS = os.environ.get("LOCKSTEP_ALL_POINTS", "") == "1"  # as make crash sets it
 
 
 @dataclass

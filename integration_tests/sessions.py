@@ -6,11 +6,16 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lockstep
 from lockstep.engine.versions import postgresql_package
 
+THOROUGH = (
+    os.environ.get("LOCKSTEP_THOROUGH", "") == "1"
+)  # as ``make thorough`` sets it: everything, however long it takes
+ONLY_THOROUGH = pytest.mark.skipif(not THOROUGH, reason="it takes long: make thorough runs it")
 _EARLIER = 1_750_000_000
 
 

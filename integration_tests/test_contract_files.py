@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests.sessions import contract_session
+from integration_tests.sessions import ONLY_THOROUGH, contract_session
 from lockstep.sinks import FileSink, committed_files, read_files
 from lockstep.testing import SinkContract
 
@@ -34,6 +34,7 @@ class TestFileSinkWithManyFiles(SinkContract):
         return [row.id for row in rows.collect()]
 
 
+@ONLY_THOROUGH
 class TestFileSinkWithOneFileAnEpoch(TestFileSinkWithManyFiles):
     """Plain readers see whole epochs, too. Read with Arrow, which knows nothing of markers."""
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration_tests.postgres import PostgresServer
-from integration_tests.sessions import contract_session
+from integration_tests.sessions import ONLY_THOROUGH, contract_session
 from lockstep.sinks import JdbcSink
 from lockstep.testing import SinkContract
 
@@ -40,6 +40,7 @@ class TestJdbcSinkThatInserts(SinkContract):
         return [int(row[0]) for row in self.server.query(f"SELECT id FROM {target['table']}")]
 
 
+@ONLY_THOROUGH
 class TestJdbcSinkThatUpserts(TestJdbcSinkThatInserts):
     mode: ClassVar[dict[str, Any]] = {"mode": "upsert", "key": ["id"]}
     test_epochs_of_a_killed_process_are_committed_by_another = None  # costs a JVM; the class above shows it

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration_tests.conftest import Broker, MakeTopic
-from integration_tests.sessions import contract_session
+from integration_tests.sessions import ONLY_THOROUGH, contract_session
 from integration_tests.targets import read_committed
 from lockstep.sinks import KafkaSink
 from lockstep.testing import SinkContract
@@ -41,6 +41,7 @@ class TestKafkaSink(SinkContract):
         return [json.loads(value)["id"] for value in read_committed(target["servers"], target["topic"])]
 
 
+@ONLY_THOROUGH
 class TestKafkaSinkInParallel(TestKafkaSink):
     in_order = False
     whole_epochs = False

@@ -1,6 +1,6 @@
 """Kafka → keyed state → Delta, Kafka, PostgreSQL and files in one query: all four stay equal, whenever the driver dies.
 
-A driver with four sinks takes half a minute to start. Here it dies at a few steps; ``make crash`` goes through all.
+A driver with four sinks takes half a minute to start. Here it dies at a few steps; ``make thorough`` goes through all.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from integration_tests.crash_site import ALL_POINTS, CrashSite, die_at_each, wait_until
+from integration_tests.crash_site import CrashSite, die_at_each, wait_until
 from integration_tests.driver import TRANSACTION_TIMEOUT_MS
 from integration_tests.observer import Observer
+from integration_tests.sessions import THOROUGH
 from integration_tests.targets import read_committed
 from lockstep.testing.failpoints import POINTS, SINK_POINTS
 
-FEW = ("sink.commit.before", "kafka.commit.before", "files.move.after")
+FEW = ("sink.commit.before", "kafka.commit.before")
 BROKER_LOOKS_EVERY = 10  # seconds, for transactions that have timed out
 
 
-@pytest.mark.timeout(1800 if ALL_POINTS else 600)
+@pytest.mark.timeout(1800 if THOROUGH else 600)
 def test_four_sinks_are_equal_to_each_other_and_to_the_input_when_the_driver_dies_at_each_step(
     crossing: CrashSite,
 ) -> None:
-    points = POINTS + SINK_POINTS if ALL_POINTS else FEW
+    points = POINTS + SINK_POINTS if THOROUGH else FEW
 
     def while_dead(point: str, observer: Observer) -> None:
         if point == "sink.commit.before":
