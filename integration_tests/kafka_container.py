@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import docker
 from testcontainers.core.container import DockerContainer
 
 from lockstep.broker import probe, topics
+from lockstep.broker.embedded import free_ports
 from lockstep.broker.guarded import GuardedProcess
 from lockstep.broker.jars import KAFKA_VERSION
 from lockstep.errors import EnvironmentProblemError
@@ -95,7 +95,7 @@ class KafkaContainer(DockerContainer):
         super().__init__(IMAGE)
         self._partitions = partitions
         self._start_timeout = start_timeout
-        self._host, self._port = "127.0.0.1", _free_port()
+        self._host, self._port = "127.0.0.1", free_ports(1)[0]
         self._reaper: GuardedProcess | None = None
         self.with_name(f"lockstep-test-{uuid.uuid4().hex[:12]}")
         self.with_env("KAFKA_OUTSIDE", self.bootstrap_servers)
@@ -146,9 +146,3 @@ class KafkaContainer(DockerContainer):
                     f"{self._start_timeout:g} s. The end of its log may say why:\n{tail}"
                 )
             time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as taker:
-        taker.bind(("127.0.0.1", 0))
-        return int(taker.getsockname()[1])

@@ -8,12 +8,12 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+from lockstep.broker.embedded import free_ports
 from lockstep.broker.guarded import GuardedProcess
 from lockstep.errors import EnvironmentProblemError
 
@@ -44,7 +44,7 @@ class PostgresServer:
         self._directory = Path(tempfile.mkdtemp(prefix="lockstep-postgres-"))
         self._server: GuardedProcess | None = None
         self.password = secrets.token_hex(12)
-        self.port = _free_port()
+        self.port = free_ports(1)[0]
 
     @property
     def url(self) -> str:
@@ -145,9 +145,3 @@ def _installed() -> Path:
     if not newest:
         raise EnvironmentProblemError(f"no PostgreSQL server in {_PACKAGES}: docker/postgres.sh installs one")
     return newest[-1].parent
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

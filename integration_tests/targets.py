@@ -57,7 +57,7 @@ class Targets:
         return [tuple(row[name] for name in COLUMNS) for row in data.to_pylist()]
 
     def read_topic(self) -> list[tuple[Any, ...]]:
-        return _parsed(read_committed(self.bootstrap_servers, self.topic))
+        return _parsed(read_records(self.bootstrap_servers, self.topic))
 
     def read_postgres(self) -> list[tuple[Any, ...]]:
         names = ", ".join(f'"{name}"' for name in COLUMNS)
@@ -70,9 +70,10 @@ class Targets:
         return [tuple(json.loads(line)[name] for name in COLUMNS) for line in lines]
 
 
-def _parsed(values: list[bytes]) -> list[tuple[Any, ...]]:
+def _parsed(records: list[Any]) -> list[tuple[Any, ...]]:
     """Records of other producers are left out: they are no JSON."""
-    return [tuple(json.loads(value)[name] for name in COLUMNS) for value in values if value.startswith(b"{")]
+    values = [record.value for record in records if record.value.startswith(b"{")]
+    return [tuple(json.loads(value)[name] for name in COLUMNS) for value in values]
 
 
 class TopicReader:
@@ -85,25 +86,30 @@ class TopicReader:
         self._partitions = [TopicPartition(topic, one) for one in self._consumer.partitions_for_topic(topic) or ()]
         self._consumer.assign(self._partitions)
         self._consumer.seek_to_beginning(*self._partitions)
-        self._seen: list[tuple[TopicPartition, int, bytes]] = []
+        self._seen: list[Any] = []
 
-    def catch_up(self) -> list[bytes]:
+    def catch_up(self) -> list[Any]:
         """Everything that was visible at the time of the call: up to the last stable offset of each partition."""
         ends = self._consumer.end_offsets(self._partitions)
         while any(self._consumer.position(one) < ends[one] for one in self._partitions):
-            for partition, records in self._consumer.poll(timeout_ms=200).items():
-                self._seen += [(partition, record.offset, record.value) for record in records]
+            for records in self._consumer.poll(timeout_ms=200).values():
+                self._seen += records
         # What became visible since may have come along, and not all of it.
-        return [value for partition, offset, value in self._seen if offset < ends[partition]]
+        return [one for one in self._seen if one.offset < ends[TopicPartition(one.topic, one.partition)]]
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def read_committed(servers: str, topic: str) -> list[bytes]:
-    """What a read-committed reader that starts now sees of the topic."""
+def read_records(servers: str, topic: str) -> list[Any]:
+    """The records that a read-committed reader that starts now sees of the topic."""
     with closing(TopicReader(servers, topic)) as reader:
         return reader.catch_up()
+
+
+def read_committed(servers: str, topic: str) -> list[bytes]:
+    """Their values."""
+    return [record.value for record in read_records(servers, topic)]
 
 
 def read_rows(table: str) -> list[Row]:

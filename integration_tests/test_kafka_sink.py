@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from pyspark.sql import functions as F
 import lockstep
 from integration_tests.conftest import Broker, MakeTopic
 from integration_tests.sessions import drop_file, file_stream
-from integration_tests.targets import read_committed
+from integration_tests.targets import read_committed, read_records
 from lockstep.broker import EmbeddedBroker
+from lockstep.broker.embedded import free_ports
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, UnknownTopicError
 from lockstep.sinks import Attempt, CommitOutcome, CommitStatus, KafkaSink, PreparedEpoch, SinkContext
 from lockstep.testing import failpoints
@@ -125,20 +125,6 @@ def strict_broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def records(servers: str, topic: str) -> list[Any]:
-    """All records that a read-committed reader sees, with everything that belongs to them."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
-    partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
-    consumer.assign(partitions)
-    ends = consumer.end_offsets(partitions)
-    consumer.seek_to_beginning(*partitions)
-    found: list[Any] = []
-    while any(consumer.position(one) < ends[one] for one in partitions):
-        found += [record for batch in consumer.poll(timeout_ms=100).values() for record in batch]
-    consumer.close()
-    return found
-
-
 def set_limit(servers: str, topic: str, limit: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
@@ -160,7 +146,7 @@ def test_every_part_of_a_record_comes_from_its_column(harness: Harness, make_top
     )
     sink = harness.open(rows, topic=topic, key="account", value="body", partition="place", timestamp="at")
     harness.commit(sink, harness.stage(sink, 0, rows))
-    (record,) = records(harness.servers, topic)
+    (record,) = read_records(harness.servers, topic)
     assert (record.key, record.value, record.partition, record.timestamp) == (b"7", b"\x00\xff", 2, now)
     assert record.headers == [("trace", b"t1")]
 
@@ -172,14 +158,14 @@ def test_rows_without_a_value_column_are_published_as_json_and_nulls_as_nulls(
     rows = harness.spark.createDataFrame([("a", 1), ("b", None)], "account string, total int")
     sink = harness.open(rows, topic=topic, key="account")
     harness.commit(sink, harness.stage(sink, 0, rows))
-    assert [(r.key, json.loads(r.value)) for r in records(harness.servers, topic)] == [
+    assert [(r.key, json.loads(r.value)) for r in read_records(harness.servers, topic)] == [
         (b"a", {"account": "a", "total": 1}),
         (b"b", {"account": "b"}),
     ]
     tombstones = harness.spark.createDataFrame([("a", None)], "key string, value string")
     other = harness.open(tombstones, topic=topic)
     harness.commit(other, harness.stage(other, 1, tombstones))
-    assert [(r.key, r.value) for r in records(harness.servers, topic)][2:] == [(b"a", None)]
+    assert [(r.key, r.value) for r in read_records(harness.servers, topic)][2:] == [(b"a", None)]
 
 
 def test_topic_column_sends_each_row_to_its_topic_and_unknown_ones_are_refused_before_the_decision(
@@ -191,8 +177,8 @@ def test_topic_column_sends_each_row_to_its_topic_and_unknown_ones_are_refused_b
     )
     sink = harness.open(rows, topic_column="dest", partition="place")
     harness.commit(sink, harness.stage(sink, 0, rows))
-    assert [r.value for r in records(harness.servers, first)] == [b"one"]
-    assert [(r.value, r.partition) for r in records(harness.servers, second)] == [(b"two", 1)]
+    assert [r.value for r in read_records(harness.servers, first)] == [b"one"]
+    assert [(r.value, r.partition) for r in read_records(harness.servers, second)] == [(b"two", 1)]
     for dest, place, error, said in (
         (f"{second}x", 0, UnknownTopicError, f"Did you mean .*{second}"),
         (second, 5, lockstep.LockstepError, "can't take partition 5, and the topic has 2"),
@@ -387,7 +373,7 @@ def test_marker_topic_is_compacted_and_one_that_is_not_is_refused(harness: Harne
     topic = make_topic(1)
     sink = harness.open(harness.rows("a"), topic=topic)
     harness.commit(sink, harness.stage(sink, 0, harness.rows("a")))
-    keys = [r.key.decode() for r in records(harness.servers, f"lockstep-markers-{harness.uid}")]
+    keys = [r.key.decode() for r in read_records(harness.servers, f"lockstep-markers-{harness.uid}")]
     assert keys == [f"{LINEAGE}/{harness.uid}", f"{LINEAGE}/{harness.uid}/0"]
     for forgetful in (make_topic(1), make_topic(2, {"cleanup.policy": "compact"})):
         with pytest.raises(ConfigurationError, match="markers need one partition that is compacted"):
@@ -597,7 +583,7 @@ def _allow(
 @contextmanager
 def _guarded_broker() -> Iterator[tuple[EmbeddedBroker, str]]:
     """A broker with ACLs on a second listener, where clients log in; on the first everything is allowed."""
-    port, controller, guarded = _free_ports(3)
+    port, controller, guarded = free_ports(3)
     at = "127.0.0.1"
     properties = {
         "listeners": f"PLAINTEXT://{at}:{port},SASL://{at}:{guarded},CONTROLLER://{at}:{controller}",
@@ -614,11 +600,3 @@ def _guarded_broker() -> Iterator[tuple[EmbeddedBroker, str]]:
     }
     with EmbeddedBroker(port=port, controller_port=controller, properties=properties) as broker:
         yield broker, f"{at}:{guarded}"
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]

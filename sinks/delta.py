@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, SchemaMismatchError
+from lockstep.quoting import quoted
 from lockstep.sinks.delta_log import DeltaTableLog, TableState
+from lockstep.sinks.opening import refuse_all_but_append, refuse_old_copy
 from lockstep.sinks.store_assignment import StoreAssignment
 from lockstep.sinks.two_phase import (
     Attempt,
@@ -82,11 +84,7 @@ class DeltaSink(TwoPhaseCommitSink):
     # --- start ------------------------------------------------------------------------------------------------------
 
     def open(self, context: SinkContext) -> None:
-        if context.output_mode != "append":
-            raise ConfigurationError(
-                f"{self.describe()}: output mode {context.output_mode!r} is not supported; DeltaSink appends. "
-                "Use outputMode('append')."
-            )
+        refuse_all_but_append(context, self)
         self._context = context
         self._app_id = f"lockstep-{context.lineage}-{context.uid}"
         self._create_if_missing(context.schema)
@@ -100,7 +98,7 @@ class DeltaSink(TwoPhaseCommitSink):
             )
         self._assignment(context.schema, state).check()
         self._refuse_forgetful_table()
-        self._refuse_stale_directory()
+        refuse_old_copy(context, self, self._delta.transaction_version(self._app_id))
 
     def _create_if_missing(self, schema: StructType) -> None:
         from delta.tables import DeltaTable
@@ -137,8 +135,8 @@ class DeltaSink(TwoPhaseCommitSink):
         context = self._context
         new = self._assignment(context.schema, self._delta.latest().state).new_columns()
         if new and self._merge_schema:
-            columns = ", ".join(f"{_quoted(name)} {context.schema[name].dataType.simpleString()}" for name in new)
-            context.spark.sql(f"ALTER TABLE delta.{_quoted(self._delta.path)} ADD COLUMNS ({columns})")
+            columns = ", ".join(f"{quoted(name)} {context.schema[name].dataType.simpleString()}" for name in new)
+            context.spark.sql(f"ALTER TABLE delta.{quoted(self._delta.path)} ADD COLUMNS ({columns})")
             _log.info("%s: added columns %s", self.describe(), ", ".join(new))
 
     def _refuse_forgetful_table(self) -> None:
@@ -146,15 +144,6 @@ class DeltaSink(TwoPhaseCommitSink):
             raise ConfigurationError(
                 f"{self.describe()} has the property {_FORGETTING}, after which Delta forgets which epochs are committed: "
                 f"rows could be repeated. Remove it: ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETTING}')."
-            )
-
-    def _refuse_stale_directory(self) -> None:
-        committed = self._delta.transaction_version(self._app_id)
-        highest = self._context.highest_epoch()  # after the line above: another driver may be at work
-        if committed > highest:
-            raise CheckpointDirectoryError(
-                f"{self.describe()} has epoch {committed} of this lineage, but the checkpoint directory ends at epoch "
-                f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
             )
 
     # --- phase 1 ----------------------------------------------------------------------------------------------------
@@ -300,7 +289,7 @@ class DeltaSink(TwoPhaseCommitSink):
                     *[
                         F.lit(values[physical[f.name]]).cast(f.dataType).alias(f.name)
                         if f.name in state.partition_columns
-                        else F.col(_quoted(physical[f.name])).cast(_nullable(f.dataType)).alias(f.name)
+                        else F.col(quoted(physical[f.name])).cast(_nullable(f.dataType)).alias(f.name)
                         for f in schema.fields
                         if "delta.generationExpression" not in f.metadata
                     ]
@@ -352,10 +341,6 @@ def _with_names_of_now(rows: DataFrame, staged: TableState, now: TableState) -> 
     physical = {f["name"]: f["metadata"].get(_PHYSICAL, f["name"]) for f in json.loads(staged.schema)["fields"]}
     gone = [name for name in rows.columns if physical[name] not in names]
     return rows.drop(*gone).withColumnsRenamed({name: names[p] for name, p in physical.items() if p in names})
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _checked_add(action: str, target: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from lockstep.sinks.file_reader import (
     highest_marker,
     markers,
 )
+from lockstep.sinks.opening import refuse_all_but_append, refuse_old_copy
 from lockstep.sinks.two_phase import Attempt, CommitOutcome, Handle, PreparedEpoch, SinkContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -105,11 +106,7 @@ class FileSink(TwoPhaseCommitSink):
     def open(self, context: SinkContext) -> None:
         from lockstep.engine.storage import local_path, open_storage
 
-        if context.output_mode != "append":
-            raise ConfigurationError(
-                f"{self.describe()}: output mode {context.output_mode!r} is not supported; FileSink appends. "
-                "Use outputMode('append')."
-            )
+        refuse_all_but_append(context, self)
         self._check_columns(context.schema)
         self._context = context
         self._writer = f"{context.lineage}.{context.uid}"
@@ -124,7 +121,7 @@ class FileSink(TwoPhaseCommitSink):
             )
         self._storage = open_storage(context.spark, f"{self._directory.location}/{self._own}")
         self._refuse_other_layout()
-        self._refuse_stale_directory()
+        refuse_old_copy(context, self, self._committed())
 
     def _check_columns(self, schema: StructType) -> None:
         target, chosen = self.describe(), list(self._partition_by)
@@ -163,15 +160,6 @@ class FileSink(TwoPhaseCommitSink):
                 f"{self.describe()}: sink {self._context.uid!r} began there with format={before.get('format')!r} and "
                 f"partition_by={before.get('partition_by')}, and would go on with format={self._format!r} and partition_by="
                 f"{list(self._partition_by)}: the directory could not be read as one. Use another path= and uid."
-            )
-
-    def _refuse_stale_directory(self) -> None:
-        committed = self._committed()
-        highest = self._context.highest_epoch()  # after the line above: another driver may be at work
-        if committed > highest:
-            raise CheckpointDirectoryError(
-                f"{self.describe()} has epoch {committed} of this lineage, but the checkpoint directory ends at epoch "
-                f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
             )
 
     # --- phase 1 ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from lockstep.errors import (
 )
 from lockstep.protocol.failpoint import reach
 from lockstep.sinks import postgres_sql as sql
+from lockstep.sinks.opening import refuse_old_copy
 from lockstep.sinks.postgres_address import PostgresAddress
 from lockstep.sinks.postgres_session import DRIVER, PostgresSession, SqlError, Transaction, redacted_errors
 from lockstep.sinks.postgres_sql import TableName
@@ -151,13 +152,7 @@ class JdbcSink(TwoPhaseCommitSink):
                 "opened before. The table was emptied, or this is another database: rows could be repeated. Restore the "
                 "row, or start with a new checkpoint directory."
             )
-        committed = int(marked[0][0] or 0)
-        highest = self._context.highest_epoch()  # after the look at the marker: another driver may be at work
-        if committed > highest:
-            raise CheckpointDirectoryError(
-                f"{self.describe()} has epoch {committed} of this lineage, but the checkpoint directory ends at epoch "
-                f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
-            )
+        refuse_old_copy(self._context, self, int(marked[0][0] or 0))
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

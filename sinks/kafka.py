@@ -15,14 +15,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from lockstep.choices import choose
-from lockstep.errors import (
-    CheckpointDirectoryError,
-    ConfigurationError,
-)
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 from lockstep.protocol.failpoint import reach
-from lockstep.sinks.kafka_markers import Marker, Markers
+from lockstep.sinks.kafka_markers import Marker, Markers, highest_epoch
 from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_files
 from lockstep.sinks.kafka_rows import RecordColumns, RecordPlan, TopicRules, find_columns, record_size, refusal
+from lockstep.sinks.opening import refuse_old_copy
 from lockstep.sinks.staging import Staging, checked_relative
 from lockstep.sinks.two_phase import (
     Attempt,
@@ -206,7 +204,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _learn(self, admin: KafkaAdmin, topics: Sequence[str]) -> None:
         found = Counter(partition.topic for partition in admin.partitions(topics))
-        if not admin.may("WRITE", topics):
+        if not admin.may({"WRITE"}, topics):
             raise ConfigurationError(
                 f"Not authorized to write to {', '.join(topics)}. The principal needs an ACL with operations DESCRIBE and "
                 "WRITE on the topic."
@@ -229,8 +227,10 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _request_size(self) -> int:
         """The largest record that the client sends: it looks before it compresses."""
-        largest = [rules.largest for rules in self._rules.values() if rules.largest is not None]
-        return int(self._client.get("max.request.size", max([1024 * 1024, *largest])))
+        return int(self._client.get("max.request.size", max([1024 * 1024, *self._batch_limits()])))
+
+    def _batch_limits(self) -> list[int]:
+        return [rules.largest for rules in self._rules.values() if rules.largest is not None]
 
     def _refuse_foreign_markers(self) -> None:
         context = self._context
@@ -244,16 +244,7 @@ class KafkaSink(TwoPhaseCommitSink):
                     "cluster. What is published can't be told any more. For a new cluster, give the sink a uid of its own."
                 )
             return
-        self._refuse_stale_directory(found)
-
-    def _refuse_stale_directory(self, found: Mapping[int, Marker]) -> None:
-        published = max((marker.epoch for marker in found.values()), default=-1)
-        highest = self._context.highest_epoch()  # after the markers were read: another driver may be at work
-        if published > highest:
-            raise CheckpointDirectoryError(
-                f"{self.describe()} has epoch {published} of this lineage, but the checkpoint directory ends at epoch "
-                f"{highest}: the directory is an old copy. Continue with the current directory, or start a new one."
-            )
+        refuse_old_copy(self._context, self, highest_epoch(found))
 
     def _try_transactions(self, *, birth: bool) -> None:
         """Show, before data moves, that the producer's settings and the ACLs are good for transactions.
@@ -290,9 +281,7 @@ class KafkaSink(TwoPhaseCommitSink):
             raise RowRefusedError(f"{self.describe()} can't take {sentence}", "RowRefused") from None
 
     def _write_now(self, records: DataFrame) -> None:
-        writer = records.write.format("kafka").option("kafka.bootstrap.servers", self._client["bootstrap.servers"])
-        for key, value in self._client.items():
-            writer = writer.option(f"kafka.{key}", value)
+        writer = records.write.format("kafka").options(**{f"kafka.{key}": value for key, value in self._client.items()})
         if self._topic is not None:
             writer = writer.option("topic", self._topic)
         writer.save()
@@ -451,15 +440,14 @@ class KafkaSink(TwoPhaseCommitSink):
                 f"{self.describe()}: the marker topic {self._markers.topic!r} was emptied while the query ran: what is "
                 "published can't be told any more."
             )
-        self._refuse_stale_directory(found)
+        refuse_old_copy(self._context, self, highest_epoch(found))
         self._context.token()  # initTransactions may have fenced a newer driver's producer: that one tries again
         for lane in new:
             self._published[lane] = found.get(lane, Marker(-1, "", 0))
 
     def _publisher(self, suffix: str) -> Publisher:
         # A batch of several records that is larger than its topic allows makes the client split it for ever.
-        largest = [rules.largest for rules in self._rules.values() if rules.largest is not None]
-        batch = min([int(self._client.get("batch.size", PRODUCER_DEFAULTS["batch.size"])), *largest])
+        batch = min([int(self._client.get("batch.size", PRODUCER_DEFAULTS["batch.size"])), *self._batch_limits()])
         settings = {
             **PRODUCER_DEFAULTS,
             "max.request.size": str(self._request_size()),

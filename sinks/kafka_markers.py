@@ -48,6 +48,11 @@ def decode(text: str, where: str) -> Marker:
         raise CorruptRecordError(f"{where} holds something that is no marker: {text[:80]!r}") from error
 
 
+def highest_epoch(markers: Mapping[int, Marker]) -> int:
+    """The newest epoch that any lane has published; -1 for none."""
+    return max((marker.epoch for marker in markers.values()), default=-1)
+
+
 class Markers:
     """The markers of one sink."""
 
@@ -77,7 +82,7 @@ class Markers:
                 f"the marker topic {self.topic!r} has {partitions} partitions and cleanup.policy={policy}; markers need one "
                 "partition that is compacted, or they would be lost. Change it, or name another with marker_topic=."
             )
-        if not admin.may("READ", [self.topic]) or not admin.may("WRITE", [self.topic]):
+        if not admin.may({"READ", "WRITE"}, [self.topic]):
             raise ConfigurationError(
                 f"Not authorized for the marker topic {self.topic!r}. The principal needs an ACL with operations DESCRIBE, "
                 "READ and WRITE on it."

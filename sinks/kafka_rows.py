@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.errors import ConfigurationError
+from lockstep.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
 COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")
-BY_NAME = (
-    "topic",
-    "key",
-    "value",
-    "headers",
-)  # as Spark's Kafka sink does; the rows of a Kafka source have the others too
+# As Spark's Kafka sink does. The rows of a Kafka source have the others too, and mean something else by them.
+BY_NAME = ("topic", "key", "value", "headers")
 ALL_AS_JSON = "*"
 _ROW = "__lockstep_row"
 _OVERHEAD = 96  # of a batch with one record, at most; each header takes a few bytes more
@@ -56,9 +53,7 @@ class TopicRules:
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> TopicRules:
         """From the topic's configuration."""
-        own_time = (
-            settings.get("message.timestamp.type") == "LogAppendTime"
-        )  # the broker's; the record's is not looked at
+        own_time = settings.get("message.timestamp.type") == "LogAppendTime"  # the record's is not looked at
         return cls(
             largest=int(settings["max.message.bytes"]),
             needs_key="compact" in settings.get("cleanup.policy", ""),
@@ -156,14 +151,14 @@ class RecordPlan:
     def __init__(self, schema: StructType, columns: RecordColumns) -> None:
         from pyspark.sql import functions as F
 
-        rest = [F.col(_quoted(name)) for name in schema.names if name not in _routing(columns)]
-        value = F.to_json(F.struct(*rest)) if columns.value is None else F.col(_quoted(columns.value))
+        rest = [F.col(quoted(name)) for name in schema.names if name not in _routing(columns)]
+        value = F.to_json(F.struct(*rest)) if columns.value is None else F.col(quoted(columns.value))
         parts: dict[str, Column] = {"key": _bytes(columns.key, schema), "value": value.cast("binary")}
         for role in ("topic", "partition", "headers"):
             if (name := getattr(columns, role)) is not None:
-                parts[role] = F.col(_quoted(name))
+                parts[role] = F.col(quoted(name))
         if columns.timestamp is not None:
-            parts["timestamp"] = _milliseconds(F.col(_quoted(columns.timestamp)), schema[columns.timestamp].dataType)
+            parts["timestamp"] = _milliseconds(F.col(quoted(columns.timestamp)), schema[columns.timestamp].dataType)
         self._names = tuple(parts)
         self._parts = [F.monotonically_increasing_id().alias(_ROW), *(part.alias(name) for name, part in parts.items())]
         self._checked: tuple[object, list[Column]] = (None, [])
@@ -212,7 +207,7 @@ def _bytes(name: str | None, schema: StructType) -> Column:
 
     if name is None:
         return F.lit(None).cast("binary")
-    column = F.col(_quoted(name))
+    column = F.col(quoted(name))
     return column if isinstance(schema[name].dataType, BinaryType) else column.cast("string").cast("binary")
 
 
@@ -271,7 +266,3 @@ def _problem(parts: Collection[str], rules: TopicRules, partitions: int | None, 
         remedy = f" bytes; the limit is {rules.largest}{_RAISE_SIZE}"
         problems.append(F.when(size > rules.largest, F.concat(F.lit("a record of "), size, F.lit(remedy))))
     return F.coalesce(*problems, F.lit(None).cast("string"))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

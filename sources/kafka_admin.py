@@ -69,11 +69,10 @@ class KafkaAdmin:
 
     def partitions(self, topics: Collection[str]) -> list[TopicPartition]:
         """All partitions of ``topics``, sorted. A missing topic is an :class:`UnknownTopicError`."""
-        wanted = self._jvm.java.util.ArrayList()
-        for topic in sorted(topics):
-            wanted.add(topic)
         try:
-            described = self._get(lambda client: client.describeTopics(wanted).allTopicNames(), topics=topics)
+            described = self._get(
+                lambda client: client.describeTopics(self._names(topics)).allTopicNames(), topics=topics
+            )
         except UnknownTopicError:
             raise self._unknown(topics) from None
         return sorted(
@@ -95,15 +94,14 @@ class KafkaAdmin:
         """All topics that this client may see, sorted; internal ones are left out."""
         return sorted(str(name) for name in self._get(lambda client: client.listTopics().names()))
 
-    def may(self, operation: str, topics: Collection[str]) -> bool:
-        """Whether this client is allowed the operation on all of ``topics``. A broker without ACLs allows everything."""
-        wanted = self._jvm.java.util.ArrayList()
-        for topic in sorted(topics):
-            wanted.add(topic)
+    def may(self, operations: set[str], topics: Collection[str]) -> bool:
+        """Whether this client is allowed the operations on all of ``topics``. A broker without ACLs allows everything."""
         asking = self._jvm.org.apache.kafka.clients.admin.DescribeTopicsOptions().includeAuthorizedOperations(True)
-        found = self._get(lambda client: client.describeTopics(wanted, asking).allTopicNames(), topics=topics)
+        found = self._get(
+            lambda client: client.describeTopics(self._names(topics), asking).allTopicNames(), topics=topics
+        )
         allowed = [entry.getValue().authorizedOperations() for entry in found.entrySet()]
-        return all(operations is None or operation in {str(one) for one in operations} for operations in allowed)
+        return all(granted is None or operations <= {str(one) for one in granted} for granted in allowed)
 
     def topic_settings(self, topic: str) -> dict[str, str] | None:
         """The topic's configuration, or ``None`` when this client may not look at it."""
@@ -186,6 +184,12 @@ class KafkaAdmin:
         topics = {partition.topic for partition in partitions}
         answer = self._get(lambda client: client.listOffsets(request).all(), topics=topics)
         return {partition: int(answer.get(key).offset()) for partition, key in keys.items()}
+
+    def _names(self, topics: Collection[str]) -> Any:
+        names = self._jvm.java.util.ArrayList()
+        for topic in sorted(topics):
+            names.add(topic)
+        return names
 
     def _java_partition(self, partition: TopicPartition) -> Any:
         return self._jvm.org.apache.kafka.common.TopicPartition(partition.topic, partition.partition)

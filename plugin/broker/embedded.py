@@ -166,7 +166,7 @@ class EmbeddedBroker:
             if given is not None:
                 _require_free(given)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            free = _free_ports(2)
+            free = free_ports(2)
             self._port, self._controller_port = port or free[0], controller_port or free[1]
             written = self.log_file.stat().st_size if self.log_file.exists() else 0
             self._process = self._launch(java, jars, self._port, self._controller_port)
@@ -212,7 +212,8 @@ class EmbeddedBroker:
         return f"The Kafka broker {what}. The end of its log may say why:\n{tail}"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports on the loopback interface that nobody listens on now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

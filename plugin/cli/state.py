@@ -98,8 +98,8 @@ def _require_operator(directory: CheckpointDirectory, uid: str, key: list[str] |
 def _read(spark: SparkSession, directory: CheckpointDirectory, arguments: argparse.Namespace) -> tuple[list[Any], bool]:
     from pyspark.sql import functions as F
 
-    from lockstep.operators.column_types import quoted
     from lockstep.operators.state_reader import read_state
+    from lockstep.quoting import quoted
 
     frame = read_state(spark, directory.location, arguments.uid, epoch=arguments.epoch)
     columns = [F.col(quoted(name)) for name in frame.columns]

@@ -77,8 +77,3 @@ def spark_type(kind: pa.DataType) -> T.DataType:
     if pa.types.is_struct(kind):
         return T.StructType([T.StructField(field.name, spark_type(field.type)) for field in kind])
     return next(spark() for spark, arrow in _ATOMS if arrow.equals(kind))
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark's expressions and DDL take any name."""
-    return "`" + name.replace("`", "``") + "`"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lockstep.errors import ConfigurationError
-from lockstep.operators.column_types import arrow_schema, quoted
+from lockstep.operators.column_types import arrow_schema
 from lockstep.operators.control_stream import silent_stream, ticking_stream
 from lockstep.operators.operator import KeyedOperator
 from lockstep.operators.task import BROADCAST, ELEMENT, HEAD, KINDS, PAYLOAD, TICK, KeyGroupTask
 from lockstep.operators.wire import InputWire, OutputWire
+from lockstep.quoting import quoted
 from lockstep.state.ddl import parse_columns, to_ddl
 from lockstep.state.folding_state import AggregateFunction
 from lockstep.state.function import KeyedProcessFunction, require_function

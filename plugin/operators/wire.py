@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from lockstep.operators.column_types import Form, form_of, quoted, spark_type
+from lockstep.operators.column_types import Form, form_of, spark_type
 from lockstep.operators.nested_text import EPOCH, EPOCH_DAY, from_text, text_of, text_schema, to_text, value_of
+from lockstep.quoting import quoted
 from lockstep.state.row import row_type
 
 if TYPE_CHECKING:

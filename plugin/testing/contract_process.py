@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from lockstep.testing.contract import Driver, Life, SinkContract
+from lockstep.testing.failpoints import kill_process_group
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -50,7 +49,7 @@ def _contract(settings: dict[str, Any]) -> SinkContract:
 
 def _die_with_the_suite() -> None:
     sys.stdin.read()
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    kill_process_group()
 
 
 if __name__ == "__main__":
