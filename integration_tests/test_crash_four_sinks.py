@@ -16,7 +16,7 @@ from integration_tests.driver import TRANSACTION_TIMEOUT_MS
 from integration_tests.observer import Observer
 from integration_tests.sessions import THOROUGH
 from integration_tests.targets import read_committed
-from lockstep.testing.failpoints import POINTS, SINK_POINTS
+from lockstep.testing.failpoints import OPERATOR_POINTS, POINTS, SINK_POINTS, SOURCE_POINTS
 
 FEW = ("sink.commit.before", "kafka.commit.before")
 BROKER_LOOKS_EVERY = 10  # seconds, for transactions that have timed out
@@ -26,7 +26,7 @@ BROKER_LOOKS_EVERY = 10  # seconds, for transactions that have timed out
 def test_four_sinks_are_equal_to_each_other_and_to_the_input_when_the_driver_dies_at_each_step(
     crossing: CrashSite,
 ) -> None:
-    points = POINTS + SINK_POINTS if THOROUGH else FEW
+    points = POINTS + SOURCE_POINTS + OPERATOR_POINTS + SINK_POINTS if THOROUGH else FEW
 
     def while_dead(point: str, observer: Observer) -> None:
         if point == "sink.commit.before":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, SchemaMismatchError
+from lockstep.protocol.failpoint import reach
 from lockstep.quoting import quoted
 from lockstep.sinks.delta_log import DeltaTableLog, TableState
 from lockstep.sinks.opening import refuse_all_but_append, refuse_old_copy
@@ -228,6 +229,7 @@ class DeltaSink(TwoPhaseCommitSink):
                 "shorter than the commit was delayed. Restore them from versioned storage or a backup."
             )
         metrics = _sum([one.handle["metrics"] for one in todo])
+        reach("delta.commit.before")
         self._context.token()  # an overtaken driver is refused; one that is overtaken from here on, by Delta itself
         version = transaction.commit(
             actions,
@@ -243,6 +245,7 @@ class DeltaSink(TwoPhaseCommitSink):
             query_id=self._context.lineage,
             user_metadata=json.dumps({"lockstep": {"epochs": [one.epoch for one in todo]}, "attempt": last.attempt.id}),
         )
+        reach("delta.commit.after")
         return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, **metrics})
 
     def max_pending_seconds(self) -> float | None:

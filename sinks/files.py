@@ -262,6 +262,7 @@ class FileSink(TwoPhaseCommitSink):
             reach("files.move.after")
         if self._local is not None:  # 4.
             sync_directories(self._local, files.values())
+        reach("files.marker.before")
         token = self._context.token()
         marker = {"epoch": prepared.epoch, "attempt": prepared.attempt.id, "token": token}
         if not self._storage.create(_marker(prepared.epoch), _encoded(marker)):  # 5.

@@ -286,6 +286,7 @@ class JdbcSink(TwoPhaseCommitSink):
             if reason is None:
                 raise  # a passing fault, or the outcome is not known: the marker will tell
             return CommitOutcome.failed(reason)
+        reach("jdbc.commit.after")
         rows = sum(int(one.handle["metrics"]["rows"]) for one in full)
         return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"rows": rows})
 

@@ -19,6 +19,7 @@ from enum import Enum
 
 from lockstep.protocol.barrier import Barrier, TopicPartition
 from lockstep.protocol.clock import Clock
+from lockstep.protocol.failpoint import reach
 
 logger = logging.getLogger(__name__)
 
@@ -277,7 +278,9 @@ class _Group:
             unsent = self._unsent(wanted)
         try:
             if unsent:
+                reach("source.commit.before")
                 self._source.commit(unsent)
+                reach("source.commit.after")
         except Exception as error:
             return self._send_failed(wanted, epoch, error)
         with self._state:

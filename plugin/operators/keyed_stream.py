@@ -13,6 +13,7 @@ from lockstep.operators.control_stream import silent_stream, ticking_stream
 from lockstep.operators.operator import KeyedOperator
 from lockstep.operators.task import BROADCAST, ELEMENT, HEAD, KINDS, PAYLOAD, TICK, KeyGroupTask
 from lockstep.operators.wire import InputWire, OutputWire
+from lockstep.protocol.failpoint import hook_of_workers
 from lockstep.quoting import quoted
 from lockstep.state.ddl import parse_columns, to_ddl
 from lockstep.state.folding_state import AggregateFunction
@@ -110,6 +111,7 @@ class KeyedStream:
             output=OutputWire(spec.output),
             order=self._order(uid, order_by),
             reports=operator.reports,
+            failpoints=hook_of_workers(),
         )
         return _apply(self._groups(operator, task, broadcast), operator, task)
 

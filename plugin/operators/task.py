@@ -17,6 +17,7 @@ from lockstep.operators.archives import read_archives_only_when_changed
 from lockstep.operators.reports import EpochReport, GroupTimers
 from lockstep.operators.union import parts_for
 from lockstep.operators.wire import InputWire, OutputWire
+from lockstep.protocol import failpoint
 from lockstep.state.failure import operator_error
 from lockstep.state.function import KeyedProcessFunction
 from lockstep.state.group import GroupInput, GroupRuntime
@@ -46,6 +47,7 @@ class KeyGroupTask:
     output: OutputWire
     order: tuple[int, ...]
     reports: Accumulator[dict[str, EpochReport]]
+    failpoints: failpoint.Hook | None = None  # of tests
     _runtime: GroupRuntime | None = None
 
     def run(self, group: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -63,11 +65,13 @@ class KeyGroupTask:
             where = f"epoch {epoch}, key group {int(group[0])}, before its rows reached the function"
             raise operator_error(self.spec.uid, where, error) from error
         result = runtime.run(blob, given)
+        failpoint.reach("operator.state.before")
         if result.blob is not None:
             if result.blob:
                 state.update((result.blob,))
             elif state.exists:
                 state.remove()
+        failpoint.reach("operator.state.after")
         report = EpochReport(
             epoch=epoch,
             rows_in=len(elements),
@@ -125,6 +129,7 @@ class KeyGroupTask:
 
     def _opened(self) -> GroupRuntime:
         if self._runtime is None:
+            failpoint.install(self.failpoints)
             # Spark's serializer pads what it sends with empty rows; pandas warns of that, and no user could mend it.
             warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
             read_archives_only_when_changed()

@@ -117,6 +117,7 @@ class Committer:
 
         Undecided records are kept: a paused driver may still decide its own attempt.
         """
+        reach("recovery.before")
         self._read_foreign_records()  # before the store, so that an epoch retired in between is seen as committed
         self._store.load()
         decided = self._log.decided()
@@ -141,6 +142,7 @@ class Committer:
         if decided > committed:
             _log.info("recovering epochs %d to %d", committed + 1, decided)
         self._force_checkpoint(decided)
+        reach("recovery.after")
 
     def _clean_up(self) -> None:
         """Let the sinks remove what was staged by an earlier driver that died, or will be refused, before its record.
@@ -395,7 +397,9 @@ class Committer:
         token = self._token.value
         fresh = record.with_handle(uid, handle, f"{record.epoch}-{token}-{self._new_id()}", token)
         _log.info("epoch %d: sink %r staged again as attempt %s", record.epoch, uid, fresh.attempt.id)
+        reach("refresh.before")
         self._storage.write(fresh.path, fresh.encode())
+        reach("refresh.after")
         with self._lock:
             others = [other for other in self._records[record.epoch] if other.path != fresh.path]
             self._records[record.epoch] = [*others, fresh]
@@ -469,7 +473,9 @@ class Committer:
     def _abort(self, uid: str, record: PrepareRecord, handle: dict[str, Any]) -> None:
         try:
             if uid in self._sinks:
+                reach("sink.abort.before")
                 self._sinks[uid].recover_and_abort(record.attempt, handle)
+                reach("sink.abort.after")
         except Exception as error:  # staged rows are left behind, invisible: a cost, not a wrong result
             _log.warning("epoch %d: a lost attempt of sink %r was not cleaned up: %s", record.epoch, uid, error)
 

@@ -114,6 +114,7 @@ class EpochRunner:
         reach("epoch.start")
         self._refuse_decided(epoch)
         barrier = self._log.barrier(epoch)  # 1.
+        reach("source.barrier.after")
         self._committer.complete_decided(epoch)  # 2.
         self._hold_back(epoch)
         self._token.check()
@@ -149,6 +150,7 @@ class EpochRunner:
             reports = self._acknowledge_sources(barrier, pending)
             for operator in self._operators:
                 operator.begin(barrier.epoch)
+                reach("operator.begin.after")
             with self._engine.deadline(self._config.timeout.total_seconds()), self._engine.materialise(batch) as rows:
                 for bound in self._sinks:  # 4.
                     failing = f"sink {bound.uid!r}"
@@ -158,6 +160,7 @@ class EpochRunner:
                     failing = f"operator {operator.uid!r}"
                     reports[operator.uid] = operator.acknowledge(barrier.epoch)
                     self._acknowledge(pending, operator.uid, reports[operator.uid])
+                    reach("operator.acknowledge.after")
             failing = "the coordinator"
             self._refuse_if_late(barrier.epoch, started)
             record = PrepareRecord(
@@ -268,8 +271,10 @@ class EpochRunner:
         )
 
     def _abort(self, bound: BoundSink, attempt: Attempt, handle: Handle) -> None:
+        reach("sink.abort.before")
         try:
             bound.sink.abort(attempt, handle)
+            reach("sink.abort.after")
         except Exception as error:
             _log.warning("epoch %d: sink %r could not abort, rows are left staged: %s", attempt.epoch, bound.uid, error)
 
