@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration thorough bench-state bench-kafka lint typing format lock wheel clean
+.PHONY: help setup demo test unit integration thorough chaos soak bench-state bench-kafka lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +39,12 @@ integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Doc
 thorough: $(JARS) ## the driver killed at every step there is, and every sink's contract in all variants (half an hour)
 	docker/postgres.sh
 	LOCKSTEP_THOROUGH=1 $(BIN)/python -m pytest integration_tests/test_crash_*.py integration_tests/test_contract_*.py $(ARGS)
+
+chaos: $(JARS) ## faults against a real pipeline, by a seed: ARGS="--rounds 20 --seed 7"; --help tells more
+	$(BIN)/python -m integration_tests.chaos $(ARGS)
+
+soak: $(JARS) ## a thousand epochs of one driver: nothing may grow
+	$(BIN)/python -m integration_tests.soak $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)

@@ -1,9 +1,11 @@
 """A driver to be killed, in a process of its own, with a failpoint.
 
-Kafka → Delta; or, when its settings name more targets, Kafka → keyed state → Delta, Kafka, PostgreSQL and files.
+Kafka → Delta; or, when its settings name more targets, Kafka → keyed state → Delta, Kafka and perhaps PostgreSQL and files.
 
 Run by the crash tests as ``python driver.py '{"bootstrap_servers": …}'``. Rows carry their partition and offset, so that
-an outside reader can tell exactly which are there.
+an outside reader can tell exactly which are there. Lines on its standard input are commands: ``{"failpoint": …, "hit": …,
+"action": …}`` sets one, ``{"stop": true}`` stops the query, ``{"measure": path}`` writes down what the driver uses; at the
+end of the input the driver dies.
 """
 
 from __future__ import annotations
@@ -45,18 +47,21 @@ class Count(KeyedProcessFunction):
         yield row.partition, row.offset, row.id, row.account, self.seen.value()
 
 
-def build_session(name: str) -> SparkSession:
+def build_session(settings: dict[str, Any]) -> SparkSession:
     builder = (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
+        SparkSession.builder.master(settings.get("master", "local[2]"))
+        .appName("driver")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", QUICK_START)
+        .config("spark.executor.memory", "1g")  # of a local cluster
+        .config("spark.executor.extraJavaOptions", QUICK_START)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.jars.packages", postgresql_package())
     )
+    if "jdbc" in settings:
+        builder = builder.config("spark.jars.packages", postgresql_package())
     spark = lockstep.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
@@ -75,7 +80,7 @@ def start_query(spark: SparkSession, settings: dict[str, Any]) -> lockstep.Check
         "partition", "offset", id.alias("id"), F.concat(F.lit("a"), (id % 7).cast("string")).alias("account")
     )
     if "out" in settings:
-        writer = four_sinks(lockstep.key_by(rows, "account").process(Count(), uid="count", output=OUTPUT), settings)
+        writer = many_sinks(lockstep.key_by(rows, "account").process(Count(), uid="count", output=OUTPUT), settings)
     else:
         writer = lockstep.checkpointed(rows).sink(DeltaSink(settings["table"]), uid="lake")
     writer = writer.option("checkpointLocation", settings["checkpoint"])
@@ -85,41 +90,66 @@ def start_query(spark: SparkSession, settings: dict[str, Any]) -> lockstep.Check
     return writer.trigger(**trigger).start()
 
 
-def four_sinks(rows: DataFrame, settings: dict[str, Any]) -> lockstep.CheckpointedWriter:
+def many_sinks(rows: DataFrame, settings: dict[str, Any]) -> lockstep.CheckpointedWriter:
     feed = KafkaSink(
         settings["bootstrap_servers"],
         topic=settings["out"],
         key="account",
         options={"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)},
     )
-    return (
-        lockstep.checkpointed(rows)
-        .sink(DeltaSink(settings["table"]), uid="lake")
-        .sink(feed, uid="feed")
-        .sink(JdbcSink(**settings["jdbc"]), uid="database")
-        .sink(FileSink(settings["files"], "json", files_per_epoch=1), uid="files")
-    )
+    lake = DeltaSink(settings["table"], properties=settings.get("table_properties"))
+    writer = lockstep.checkpointed(rows).sink(lake, uid="lake").sink(feed, uid="feed")
+    if "jdbc" in settings:
+        writer = writer.sink(JdbcSink(**settings["jdbc"]), uid="database")
+    if "files" in settings:
+        writer = writer.sink(FileSink(settings["files"], "json", files_per_epoch=1), uid="files")
+    return writer
 
 
 def main(settings: dict[str, Any]) -> None:
-    threading.Thread(target=_die_with_the_test, daemon=True).start()
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    point = settings.get("failpoint")
-    if point:
-        action = {"group": failpoints.kill_process_group, "python": _kill_python, "pause": _pause}[
-            settings.get("action", "group")
-        ]
-        failpoints.at(point, action, settings.get("hit", 1))
-    query = start_query(build_session("driver"), settings)
+    queries: list[lockstep.CheckpointedQuery] = []
+    threading.Thread(target=_obey, args=(queries,), daemon=True).start()
+    if "failpoint" in settings:
+        _set_failpoint(settings)
+    if "workers" in settings:
+        failpoints.kill_workers_through(settings["workers"])
+    queries.append(start_query(build_session(settings), settings))
     Path(settings["started"]).touch()
-    query.awaitTermination()
+    queries[0].awaitTermination()
 
 
-def _die_with_the_test() -> None:
+def _obey(queries: list[lockstep.CheckpointedQuery]) -> None:
     """The test holds the other end of stdin: when it is gone, so are we."""
-    sys.stdin.read()
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "failpoint" in command:
+            _set_failpoint(command)
+        elif "measure" in command and queries:
+            _measure(Path(command["measure"]))
+        elif command.get("stop") and queries:
+            queries[0].stop()
     failpoints.kill_process_group()
+
+
+def _set_failpoint(settings: dict[str, Any]) -> None:
+    actions = {"group": failpoints.kill_process_group, "python": _kill_python, "pause": _pause}
+    failpoints.at(settings["failpoint"], actions[settings.get("action", "group")], settings.get("hit", 1))
+
+
+def _measure(into: Path) -> None:
+    """Bytes that are in use in the JVM's heap after a collection, and in this process; and open files of both."""
+    spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    runtime = spark._jvm.java.lang.Runtime.getRuntime()
+    runtime.gc()
+    heap = runtime.totalMemory() - runtime.freeMemory()
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    files = {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in (("python", "self"), ("jvm", jvm))}
+    partial = into.with_suffix(".partial")
+    partial.write_text(json.dumps({"heap": heap, "python": resident, "files": files}))
+    partial.rename(into)
 
 
 def _kill_python() -> None:

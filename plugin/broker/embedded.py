@@ -55,6 +55,8 @@ class EmbeddedBroker:
         Server properties of your own; they win over ours.
     port, controller_port
         Fixed ports. By default free ones, chosen at the first start and kept by this object from then on.
+    cluster_id
+        For brokers that form a cluster by their ``properties``: the same for all. By default a new one.
     start_timeout
         How many seconds a start may take. Fetching the jars, once per machine, is not counted.
 
@@ -74,6 +76,7 @@ class EmbeddedBroker:
         properties: Mapping[str, str] | None = None,
         port: int | None = None,
         controller_port: int | None = None,
+        cluster_id: str | None = None,
         start_timeout: float = 60.0,
     ) -> None:
         self._partitions = partitions
@@ -82,6 +85,7 @@ class EmbeddedBroker:
         self._properties = dict(properties or {})
         self._port = port
         self._controller_port = controller_port
+        self._cluster_id = cluster_id
         self._start_timeout = start_timeout
         self._directory = self._own_dir
         self._process: GuardedProcess | None = None
@@ -192,7 +196,7 @@ class EmbeddedBroker:
         log4j.write_text(kraft.LOG4J)
         commands = [kraft.run_command(java, jars, config, log4j, self._heap)]
         if not (data / "meta.properties").exists():
-            commands.insert(0, kraft.format_command(java, jars, config, _cluster_id()))
+            commands.insert(0, kraft.format_command(java, jars, config, self._cluster_id or new_cluster_id()))
         temporary = self._own_dir is None
         return GuardedProcess(
             commands, log=self.log_file, remove=directory if temporary else None, grace=0.0 if temporary else 10.0
@@ -233,6 +237,7 @@ def _require_free(port: int) -> None:
             ) from error
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
+    """An id such as Kafka makes for a new cluster."""
     # Kafka's ids are 16 bytes in URL-safe base64. A fixed first byte keeps it from starting like an option, with a dash.
     return base64.urlsafe_b64encode(b"L" + secrets.token_bytes(15)).decode().rstrip("=")
