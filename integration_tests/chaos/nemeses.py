@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
-from integration_tests.chaos.site import RETENTION_MINUTES, Site, wait_until
+from integration_tests.chaos.site import Site, wait_until
 from integration_tests.chaos.watchers import FOREIGN, Seen
 from lockstep.testing import failpoints
 
@@ -195,10 +195,9 @@ def optimize(given: Strike) -> str:
 
 
 def vacuum(given: Strike) -> str:
+    """With the retention that the table asks for."""
     removed = _retried(
-        lambda: DeltaTable(str(given.site.table)).vacuum(
-            RETENTION_MINUTES / 60, dry_run=False, enforce_retention_duration=False, full=True
-        )
+        lambda: DeltaTable(str(given.site.table)).vacuum(dry_run=False, enforce_retention_duration=False, full=True)
     )
     return f"VACUUM: {len(removed)} files"
 

@@ -294,20 +294,22 @@ def read_table(path: Path) -> pa.Table:
 
 
 def consumer(site: Site) -> KafkaConsumer:
-    return KafkaConsumer(
-        bootstrap_servers=site.cluster.bootstrap_servers.split(","),
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        request_timeout_ms=10_000,
-        retry_backoff_ms=100,
-        reconnect_backoff_max_ms=1000,
-    )
+    return KafkaConsumer(isolation_level="read_committed", enable_auto_commit=False, **_client(site))
 
 
 def admin_client(site: Site) -> KafkaAdminClient:
-    return KafkaAdminClient(
-        bootstrap_servers=site.cluster.bootstrap_servers.split(","), request_timeout_ms=10_000, retry_backoff_ms=100
-    )
+    return KafkaAdminClient(**_client(site))
+
+
+def _client(site: Site) -> dict[str, Any]:
+    """By itself kafka-python looks for new leaders every five minutes."""
+    return {
+        "bootstrap_servers": site.cluster.bootstrap_servers.split(","),
+        "metadata_max_age_ms": 1000,
+        "request_timeout_ms": 10_000,
+        "retry_backoff_ms": 100,
+        "reconnect_backoff_max_ms": 1000,
+    }
 
 
 def group_offsets(admin: KafkaAdminClient, site: Site) -> Positions:
