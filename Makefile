@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration thorough chaos soak bench-state bench-kafka lint typing format lock wheel clean
+.PHONY: help setup demo test unit integration thorough chaos soak bench-state bench-kafka pictures lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, 
 
 bench-kafka: $(JARS) ## KafkaSink beside Spark's own Kafka sink, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/kafka_sink.py $(ARGS)
+
+pictures: setup ## draw the pictures of docs/snapshots.md from the model
+	$(BIN)/python -m unit_tests.snapshots docs/pictures
 
 lint: setup typing ## ruff and mypy --strict
 	$(BIN)/ruff check .

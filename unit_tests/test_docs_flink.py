@@ -1,4 +1,4 @@
-"""Every test that ``docs/flink.md`` and ``docs/mistakes.md`` name exists."""
+"""Every test that ``docs/flink.md``, ``docs/mistakes.md`` and ``docs/snapshots.md`` name exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "flink.md").read_text(encoding="utf-8")
 MISTAKES = (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`((?:unit_tests|integration_tests|plugin/testing)/\w+\.py)::(\w+)`", TEXT + MISTAKES)))
+SNAPSHOTS = (ROOT / "docs" / "snapshots.md").read_text(encoding="utf-8")
+NAME = re.compile(r"`((?:unit_tests|integration_tests|plugin/testing)/\w+\.py)::(\w+)`")
+NAMED = sorted(set(NAME.findall(TEXT + MISTAKES + SNAPSHOTS)))
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
