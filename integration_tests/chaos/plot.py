@@ -26,6 +26,7 @@ class Series:
     title: str
     points: Sequence[tuple[float, float]]
     marks: Sequence[float] = ()
+    span: tuple[float, float] | None = None  # of the horizontal axis, where it is not that of the points
 
 
 def line_charts(title: str, charts: Sequence[Series], along: str) -> str:
@@ -44,7 +45,7 @@ def page(title: str, height: float, body: str) -> str:
 
 def chart(series: Series, top: float, along: str, tall: float = 100) -> str:
     bottom = top + 20 + tall
-    first, last = (series.points[0][0], series.points[-1][0]) if series.points else (0, 1)
+    first, last = series.span or ((series.points[0][0], series.points[-1][0]) if series.points else (0, 1))
     most = round_up(max([y for _, y in series.points] + [1e-9]))
 
     def x(at: float) -> float:

@@ -19,10 +19,11 @@ def draw(result: dict[str, Any]) -> str:
     names = sorted(result["recovery"])
     samples, history = result["samples"], result["history"]
     faults = [one["at"] / 60 for one in history]
+    span = (0.0, max([at / 60 for at, *_ in samples] + [0.1]))
     backlog = [(at / 60, produced - visible) for at, produced, visible in samples]
     body = [
-        chart(Series("Rows that become visible, per second", _per_second(samples), faults), 20, "minute"),
-        chart(Series("Rows that came in and are not visible yet", backlog, faults), 20 + ROW, "minute"),
+        chart(Series("Rows that become visible, per second", _per_second(samples), faults, span), 20, "minute"),
+        chart(Series("Rows that came in and are not visible yet", backlog, faults, span), 20 + ROW, "minute"),
         _strips(history, names, 20 + 2 * ROW),
     ]
     title = f"{result['rounds']} faults: {result['lost']} rows lost, {result['duplicated']} duplicated"
