@@ -22,7 +22,7 @@ from integration_tests.chaos.volume import Volume
 
 DRIVER = Path(__file__).parents[1] / "driver.py"
 PARTITIONS = 2
-RETENTION_MINUTES = 4  # of files that the table has let go: VACUUM really removes some
+RETENTION_MINUTES = 2  # of files that the table has let go: VACUUM really removes some
 
 
 @dataclass(frozen=True)
