@@ -54,6 +54,7 @@ class World:
         self.spark = SimulatedSparkLog(self.storage)
         self.tables = {uid: MemoryTable() for uid in uids or ("a",)}
         self.group: list[int] = []  # epochs whose positions were committed to the consumer group
+        self.late: list[tuple[str, str, bytes]] = []  # storage changes that seemed to fail and are still on their way
         self.lineages = itertools.count()
 
     def copy(self) -> World:
@@ -61,16 +62,38 @@ class World:
         other = World(*self.tables)
         other.storage.files.update(self.storage.files)
         for uid, table in self.tables.items():
+            other.tables[uid].schema = table.schema
             other.tables[uid].visible.extend(table.visible)
             other.tables[uid].staged.update(table.staged)
             other.tables[uid].violations.extend(table.violations)
         other.group.extend(self.group)
+        other.late.extend(self.late)
+        other.clock = ManualClock(self.clock.epoch_millis())
         return other
 
     def state(self) -> Hashable:
-        """Everything that a new driver can see."""
-        tables = [(tuple(table.visible), tuple(table.staged)) for table in self.tables.values()]
-        return (*sorted(self.storage.files.items()), *tables, *self.group)
+        """Everything that a new driver can see; two worlds of equal state have the same future."""
+        tables = [
+            (table.schema, tuple((one.epoch, one.attempt, one.staged) for one in table.visible), frozenset(table.staged))
+            for table in self.tables.values()
+        ]
+        files = frozenset(self.storage.files.items())
+        return (files, tuple(tables), tuple(self.group[-1:]), tuple(self.late), self.clock.epoch_millis())
+
+    def land(self) -> None:
+        """What seemed to have failed reaches the directory after all."""
+        for operation, path, data in self.late:
+            if operation == "write":
+                self.storage.write(path, data)
+            elif operation == "create":
+                self.storage.create(path, data)
+            else:
+                self.storage.delete(path)
+        self.late.clear()
+
+    def decided(self) -> int:
+        """Highest epoch that Spark has decided; -1 for none."""
+        return max((int(path[8:]) for path in self.storage.files if path.startswith("commits/")), default=-1)
 
     def violations(self) -> list[str]:
         return [text for table in self.tables.values() for text in table.violations]
@@ -95,8 +118,9 @@ class World:
 class Group:
     """The consumer group: notes what is committed, and minds that it is never ahead of the tables."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, act: Callable[[str, str, Callable[[], None]], None] | None = None) -> None:
         self._world = world
+        self._act = act
         self._snapshots: set[int] = set()
 
     def snapshot(self, barrier: Barrier) -> None:
@@ -105,16 +129,27 @@ class Group:
 
     def checkpoint_complete(self, epoch: int) -> None:
         assert epoch in self._snapshots
+        self._send(epoch)
+
+    def restore(self, barrier: Barrier) -> None:
+        """Commit what the last committed checkpoint says once more: a driver that was paused may have set it back."""
+        self._snapshots = {epoch for epoch in self._snapshots if epoch > barrier.epoch}
+        self._send(barrier.epoch)
+
+    def tick(self) -> None:
+        pass
+
+    def _send(self, epoch: int) -> None:
+        if self._act is None:
+            self._commit(epoch)
+        else:
+            self._act("commits to the group the offsets of epoch", str(epoch), lambda: self._commit(epoch))
+
+    def _commit(self, epoch: int) -> None:
         for uid, table in self._world.tables.items():
             if len(table.visible) <= epoch:
                 table.violations.append(f"the group is at epoch {epoch}, sink {uid} at {len(table.visible) - 1}")
         self._world.group.append(epoch)
-
-    def restore(self, barrier: Barrier) -> None:
-        self._snapshots = {epoch for epoch in self._snapshots if epoch > barrier.epoch}
-
-    def tick(self) -> None:
-        pass
 
 
 class Driver:
@@ -130,11 +165,13 @@ class Driver:
         materialise: Callable[[Any], Any] = nullcontext,
         sinks: dict[str, RecordingSink] | None = None,
         operators: Sequence[EpochOperator] = (),
+        storage: MemoryStorage | None = None,
+        act: Callable[[str, str, Callable[[], None]], None] | None = None,
     ) -> None:
         self.world = world
         ids = itertools.count()
         self.config = config or CheckpointConfig()
-        self.storage = world.storage.another()
+        self.storage = storage or world.storage.another()
         self.spark = SimulatedSparkLog(self.storage)
         self.log = SparkLog(self.storage)
         self.sinks = sinks or {uid: RecordingSink(world.tables[uid], uid) for uid in uids or tuple(world.tables)}
@@ -152,7 +189,7 @@ class Driver:
         self.coordinator = CheckpointCoordinator(
             self.config, self.lineage.id, participants, self.store, world.clock, random.Random(7), listeners
         )
-        self.group = Group(world)
+        self.group = Group(world, act)
         self.committer = Committer(
             self.storage,
             self.log,
