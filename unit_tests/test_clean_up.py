@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lockstep.errors import LockstepError
 from lockstep.testing import RecordingSink, staged_but_invisible
 from unit_tests.simulation import Crash, Driver, World, crash_at
 
@@ -45,6 +46,32 @@ def test_rows_are_removed_when_their_driver_died_before_its_record_and_kept_afte
     assert (staged in sink.strays) is stray
     last.run_to(3)
     world.check_exactly_once(3)
+
+
+def test_rows_of_a_record_that_lands_late_are_kept_until_another_attempt_is_chosen() -> None:
+    """The second driver's record seems not to be stored. The third finds the epoch decided by the first, cleans up, dies."""
+    world = World()
+    first, _ = start(world)
+    first.start().prepare()  # paused before Spark's decision
+    second, _ = start(world)
+    second.start()
+    late: list[tuple[str, bytes]] = []
+
+    def fail(path: str, data: bytes) -> None:
+        late.append((path, data))
+        raise OSError("timed out")
+
+    second.storage.write = fail  # type: ignore[method-assign]
+    with pytest.raises(LockstepError):
+        second.prepare()
+    first.decide()
+    third, _ = start(world)
+    with pytest.raises(Crash), crash_at("metadata.before"):
+        third.start()
+    world.storage.write(*late[0])
+    fourth, _ = start(world)
+    assert fourth.start().run_to(1).stop()
+    world.check_exactly_once(1)
 
 
 def test_rows_of_newer_drivers_and_of_unknown_names_are_left_alone() -> None:

@@ -46,8 +46,8 @@ def test_sink_that_was_not_in_the_query_then_has_no_part() -> None:
     assert (prepared.epoch, prepared.handle, prepared.prepared_at_ms) == (4, {"files": ["ä", "b"]}, 99)
 
 
-def test_every_driver_has_a_file_of_its_own() -> None:
-    assert len({record(token=1).path, record(token=2).path, record(epoch=5).path}) == 3
+def test_every_attempt_has_a_file_of_its_own() -> None:
+    assert len({one.path for one in (record(token=1), record(token=2), record(epoch=5), record(attempt="other"))}) == 4
 
 
 def test_records_come_in_the_order_of_epochs_and_tokens() -> None:
@@ -90,7 +90,7 @@ def test_record_of_a_newer_version_is_an_error() -> None:
 
 def test_record_under_the_wrong_name_is_an_error() -> None:
     storage = MemoryStorage()
-    storage.write("lockstep/prepared/000000000005.1", record(4).encode())
+    storage.write("lockstep/prepared/000000000005.1.4-1-x", record(4).encode())
     with pytest.raises(CorruptRecordError, match="holds the record of epoch 4"):
         read_records(storage, "life")
 
@@ -132,7 +132,9 @@ def test_what_was_staged_again_stands_for_what_it_replaced() -> None:
     assert [old.handle for old in once_more.replaced] == [{"files": ["ä", "b"]}, {"files": ["c"]}]
 
 
-def test_what_another_driver_staged_again_is_a_file_of_its_own() -> None:
+def test_what_was_staged_again_last_is_taken_and_stands_in_a_file_of_its_own() -> None:
     first = record(token=1)
-    assert first.with_handle("lake", {}, "again", 3).path != first.path
-    assert first.with_handle("lake", {}, "again", 1).path == first.path
+    again = first.with_handle("lake", {}, "again", 1)
+    once_more = again.with_handle("lake", {}, "once more", 1)
+    assert len({first.path, again.path, once_more.path}) == 3
+    assert choose([once_more, first, again], first.attempt.id) == once_more

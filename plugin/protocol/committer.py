@@ -135,31 +135,33 @@ class Committer:
         self._coordinator.restored(self._store.latest)
         if latest is not None:
             self._offsets.restore(latest.barrier)
-        self._clean_up()
+        recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}
         self._discard_losers(committed, just_committed=False)
         for epoch in sorted(self._records):
             self._offsets.snapshot(self._choose(epoch).barrier)
         if decided > committed:
             _log.info("recovering epochs %d to %d", committed + 1, decided)
         self._force_checkpoint(decided)
+        self._clean_up(recorded)
         reach("recovery.after")
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, recorded: Collection[str]) -> None:
         """Let the sinks remove what was staged by an earlier driver that died, or will be refused, before its record.
 
         An earlier driver looks at the token after it has stored its record, and the records were read after this driver
-        took its own: an attempt without a record by now will never be decided. Only epochs that this directory has decided
-        are looked at: of a copied directory the original may be at work, in the same target, on later ones.
+        took its own: an attempt that is not among the ``recorded`` will never be decided. Its record may still land late,
+        if storing it seemed to fail: so only epochs whose choice is stored are looked at. No later ones also because, of
+        a copied directory, the original may be at work on them in the same target.
         """
-        decided = self._log.decided()
-        recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}
+        latest = self._store.latest
+        chosen = -1 if latest is None else latest.id
 
         def is_stray(attempt_id: str) -> bool:
             found = re.match(r"(\d+)-(\d+)-", attempt_id)
             if found is None or attempt_id in recorded:
                 return False
             epoch, token = int(found.group(1)), int(found.group(2))
-            return epoch <= decided and token < self._token.value
+            return epoch <= chosen and token < self._token.value
 
         for uid, sink in self._sinks.items():
             try:
@@ -387,8 +389,8 @@ class Committer:
     def _refreshed(self, uid: str, sink: TwoPhaseCommitSink, record: PrepareRecord) -> PrepareRecord:
         """The record, after the sink staged its rows again if its target has changed since.
 
-        The new record stands beside the old one, or in its place if this driver wrote it, and is found by the attempt that
-        it replaces: the choice of attempts is not touched, so drivers can't overwrite each other's.
+        The new record stands beside the old one and is found by the attempt that it replaces: the choice of attempts is not
+        touched, so drivers can't overwrite each other's.
         """
         prepared = record.prepared(uid)
         handle = None if prepared is None else sink.refresh(prepared)
@@ -401,8 +403,7 @@ class Committer:
         self._storage.write(fresh.path, fresh.encode())
         reach("refresh.after")
         with self._lock:
-            others = [other for other in self._records[record.epoch] if other.path != fresh.path]
-            self._records[record.epoch] = [*others, fresh]
+            self._records[record.epoch].append(fresh)
         self._token.check()  # staging takes its time
         return fresh
 
@@ -453,6 +454,7 @@ class Committer:
         for epoch in [e for e in self._records if e <= committed]:
             chosen = self._store.certain_attempt(epoch)
             winner = choose(self._records[epoch], chosen) if just_committed else None
+            aborted: list[tuple[str, dict[str, Any]]] = []  # a record and the one that replaced it name the same rows
             for record in self._records[epoch]:
                 staged = [*record.handles.items(), *((old.uid, old.handle) for old in record.replaced)]
                 if chosen is None or record.committed_early:
@@ -460,7 +462,9 @@ class Committer:
                 elif chosen in record.attempt_ids:  # the chosen one, before or after it was staged again
                     staged = [(uid, h) for uid, h in staged if winner is not None and h != winner.handles.get(uid)]
                 for uid, handle in staged:
-                    self._abort(uid, record, handle)
+                    if (uid, handle) not in aborted:
+                        aborted.append((uid, handle))
+                        self._abort(uid, record, handle)
                 self._delete(record)
             del self._records[epoch]
 

@@ -1,11 +1,13 @@
 """The prepare record: the handles of all sinks for one attempt of one epoch, in one atomic file.
 
 The record exists before Spark can decide the epoch, and holds all that a later process needs to commit it. Every
-attempt of a driver has a file name of its own (epoch and fencing token), so no driver can destroy another's record.
+attempt has a file name of its own, so no driver can destroy another's record, and a write that seemed to fail and lands
+late can't destroy the record of the attempt that was made in its place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +20,7 @@ from lockstep.sinks.two_phase import Attempt, Handle, PreparedEpoch
 
 DIRECTORY = "lockstep/prepared"
 _KIND = "prepare record"
+_NAME = re.compile(r"\d{12}\.\d+\..+")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class PrepareRecord:
 
     @property
     def path(self) -> str:
-        return f"{DIRECTORY}/{self.epoch:012d}.{self.attempt.token}"
+        return f"{DIRECTORY}/{self.epoch:012d}.{self.attempt.token}.{self.attempt.id}"
 
     def prepared(self, uid: str) -> PreparedEpoch | None:
         """The sink's part, or ``None`` when the sink was not in the query then."""
@@ -111,8 +114,8 @@ def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
     """All prepare records of the directory, oldest epoch and lowest token first."""
     records = []
     for name in sorted(storage.list(DIRECTORY)):
-        epoch, _, token = name.partition(".")
-        if not (epoch.isdigit() and token.isdigit()):
+        found = _NAME.fullmatch(name)
+        if found is None:
             continue  # a temporary file of a crashed writer
         path = f"{DIRECTORY}/{name}"
         data = storage.read(path)
@@ -120,8 +123,10 @@ def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
             continue  # retired by its owner between list and read
         where = f"{storage.describe()}/{path}"
         record = PrepareRecord.decode(data, where)
-        if (record.epoch, record.attempt.token) != (int(epoch), int(token)):
-            raise CorruptRecordError(f"{where} holds the record of epoch {record.epoch}, token {record.attempt.token}.")
+        if record.path != path:
+            raise CorruptRecordError(
+                f"{where} holds the record of epoch {record.epoch}, attempt {record.attempt.id}: rename it to {record.path}."
+            )
         if record.attempt.lineage != lineage:
             raise CorruptRecordError(
                 f"{where} belongs to lineage {record.attempt.lineage}, the directory to {lineage}: "
@@ -134,8 +139,8 @@ def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
 def choose(records: Iterable[PrepareRecord], chosen_attempt: str | None = None) -> PrepareRecord | None:
     """The one attempt of an epoch to commit: the one already chosen, else that of the newest driver.
 
-    What was staged again stands for the attempt that it replaced. ``None`` when the chosen one is not among the records:
-    no other may take its place.
+    What was staged again, the last time, stands for the attempt that it replaced. ``None`` when the chosen one is not among
+    the records: no other may take its place.
     """
     candidates = [r for r in records if chosen_attempt is None or chosen_attempt in r.attempt_ids]
-    return max(candidates, key=lambda record: record.attempt.token, default=None)
+    return max(candidates, key=lambda record: (record.attempt.token, len(record.replaced)), default=None)
