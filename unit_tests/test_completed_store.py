@@ -63,11 +63,22 @@ def test_oldest_committed_are_dropped_beyond_the_retained_and_uncommitted_never(
     store = loaded(storage, retained=2)
     for id in range(6):
         store.add(checkpoint(id))
-    for id in (1, 2, 3):
+    for id in range(4):
         store.replace(checkpoint(id, committed=True))
-    assert [c.id for c in loaded(storage).all()] == [0, 2, 3, 4, 5]
-    assert [c.id for c in store.all()] == [0, 2, 3, 4, 5]
+    assert [c.id for c in loaded(storage).all()] == [2, 3, 4, 5]
+    assert [c.id for c in store.all()] == [2, 3, 4, 5]
     assert store.committed_epoch() == 3
+
+
+def test_what_is_stored_uncommitted_below_a_committed_checkpoint_is_not_believed_and_dropped() -> None:
+    storage = MemoryStorage()
+    for one in (checkpoint(0, {0: "lost"}), checkpoint(1, committed=True), checkpoint(2)):
+        loaded(storage).add(one)
+    store = loaded(storage)
+    assert [c.id for c in store.all()] == [1, 2]
+    assert store.chosen_attempt(0) is None
+    store.drop_late()
+    assert [c.id for c in store.stored()] == [1, 2]
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), RuntimeError("some Java error")])

@@ -236,6 +236,27 @@ def test_choices_of_two_drivers_never_contradict_each_other() -> None:
     finish(world, 4)
 
 
+def test_choice_that_a_fenced_driver_stores_for_a_committed_epoch_is_not_believed() -> None:
+    """The metadata of the epoch was dropped by then, and a record of it lands late: its rows are visible, not lost ones."""
+    world = World()
+    old = Driver(world).start()
+    old.prepare()
+    paused = Driver(world)
+    paused.committer.recover()  # knows the old driver's attempt alone
+    new = Driver(world, CheckpointConfig(retained=1)).start()
+    new.prepare()
+    late = {record.path: record.encode() for record in world.records() if record.attempt.token == new.token.value}
+    new.decide()
+    new.committer.advance()
+    new.run_to(2)
+    with pytest.raises(FencedError):
+        paused.committer.advance(force=True)
+    assert "lockstep/checkpoints/chk-0/_metadata" in world.storage.files
+    world.storage.files.update(late)
+    finish(world, 3)
+    assert "lockstep/checkpoints/chk-0/_metadata" not in world.storage.files
+
+
 def test_early_committed_attempt_is_not_aborted_by_a_later_start() -> None:
     """AT_LEAST_ONCE: the first attempt is visible, the second was decided; a crash before the records are retired."""
     world = World()

@@ -120,6 +120,7 @@ class Committer:
         reach("recovery.before")
         self._read_foreign_records()  # before the store, so that an epoch retired in between is seen as committed
         self._store.load()
+        self._store.drop_late()
         decided = self._log.decided()
         committed = self._store.committed_epoch()
         self._done = dict.fromkeys(self._sinks, committed)

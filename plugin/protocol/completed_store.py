@@ -19,10 +19,23 @@ class CompletedCheckpointStore:
         self._storage = storage
         self._retained = retained
         self._checkpoints: dict[int, CompletedCheckpoint] = {}
+        self._late: list[int] = []
 
     def load(self) -> None:
         """Read what is stored: at a start."""
         self._checkpoints = {checkpoint.id: checkpoint for checkpoint in self.stored()}
+        committed = self.committed_epoch()
+        self._late = [c.id for c in self.all() if c.id < committed and not c.committed]
+        for late in self._late:
+            del self._checkpoints[late]
+
+    def drop_late(self) -> None:
+        """Delete what ``load`` has not believed: stored by a fenced driver, when its epochs were committed already.
+
+        It may have chosen attempts that had lost.
+        """
+        for late in self._late:
+            self._drop(late)
 
     def stored(self) -> list[CompletedCheckpoint]:
         """What is stored at this moment, perhaps by another driver; what is known here does not change."""
@@ -76,10 +89,13 @@ class CompletedCheckpointStore:
         committed = [id for id, c in sorted(self._checkpoints.items()) if c.committed]
         for old in committed[: -self._retained]:
             del self._checkpoints[old]
-            try:
-                self._storage.delete(f"{DIRECTORY}/chk-{old}")
-            except Exception as error:  # a left-over file harms nobody; the next start drops it
-                _log.warning("checkpoint %d could not be dropped: %s", old, error)
+            self._drop(old)
+
+    def _drop(self, checkpoint_id: int) -> None:
+        try:
+            self._storage.delete(f"{DIRECTORY}/chk-{checkpoint_id}")
+        except Exception as error:  # a left-over file harms nobody; the next start drops it
+            _log.warning("checkpoint %d could not be dropped: %s", checkpoint_id, error)
 
     def _read(self, checkpoint_id: int) -> CompletedCheckpoint | None:
         path = _path(checkpoint_id)

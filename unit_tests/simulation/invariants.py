@@ -51,6 +51,7 @@ class Invariants:
         token, undecided = 0, set()
         chosen: dict[int, tuple[int, str]] = {}  # by epoch: the newest checkpoint that has chosen, and the attempt
         records: dict[int, list[PrepareRecord]] = {}
+        choices: dict[str, Mapping[int, str]] = {}
         for path, data in self._world.storage.files.items():
             kind, number = _kind(path)
             if kind == "record":
@@ -61,7 +62,8 @@ class Invariants:
                 token = max(token, number)
             elif kind == "metadata":
                 attempts = _checkpoint(data).attempts
-                if self._choices.setdefault(path, attempts) != attempts:
+                choices[path] = attempts
+                if self._choices.get(path, attempts) != attempts:
                     raise BrokenError(f"checkpoint {number} has chosen other attempts than before")
                 for epoch, attempt in attempts.items():
                     chosen[epoch] = max(chosen.get(epoch, (-1, "")), (number, attempt))
@@ -70,7 +72,7 @@ class Invariants:
         lost = [path for path in self._undecided - undecided if path not in self._world.storage.files]
         if lost:
             raise BrokenError(f"{thing(lost[0])} is gone, and was not decided: its driver may yet decide it")
-        self._token, self._undecided = token, undecided
+        self._token, self._undecided, self._choices = token, undecided, choices
         for epoch in range(shown + 1, decided + 1):
             _, attempt = chosen.get(epoch, (-1, None))
             self._check_committable(
