@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit integration thorough chaos soak bench-state bench-kafka pictures lint typing format lock wheel clean
+.PHONY: help setup demo test unit simulate mutants integration thorough chaos soak bench-state bench-kafka pictures \
+	lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +28,12 @@ test: lint unit integration ## everything that must hold
 
 unit: setup ## the protocol and everything else that needs no JVM, in seconds
 	$(BIN)/python -m pytest unit_tests $(ARGS)
+
+simulate: setup ## the protocol under millions of crash, pause and fault schedules; one of them with ARGS="--seed 7"
+	$(BIN)/python -m unit_tests.simulation $(ARGS)
+
+mutants: setup ## deliberate mistakes in the protocol: the simulation must notice each
+	$(BIN)/python -m unit_tests.mutants $(ARGS)
 
 $(JARS): $(READY) # Spark's jars, fetched once by one JVM: Ivy's cache is not made for two that start side by side
 	$(BIN)/python -m integration_tests.sessions

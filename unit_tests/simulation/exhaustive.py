@@ -9,8 +9,8 @@ are covered (every distinct list of answers and crashes), and the lives that wer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from unit_tests.simulation.invariants import BrokenError, Invariants
@@ -20,7 +20,6 @@ from unit_tests.simulation.story import Line, tell
 from unit_tests.simulation.world import Crash, World
 
 T = TypeVar("T")
-
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class ScheduleError(AssertionError):
 
 
 @dataclass
-class _Scene:
+class Scene:
     """What a crash at some step leaves behind."""
 
     world: World
@@ -88,7 +87,7 @@ class _Player:
         self.oddities = self._allowed = oddities
         self.given: list[int] = []
         self.options: list[int] = []
-        self.scenes: list[_Scene] = []
+        self.scenes: list[Scene] = []
         self.steps = 0
         self.lines: list[Line] = []
         self.ended: str | None = None
@@ -158,7 +157,7 @@ class _Player:
             raise Crash
         if self._film and len(self.given) >= len(self._chapter.answers):  # what came before is another life's
             if self._changed or not self.scenes:
-                self.scenes.append(_Scene(self.world.copy(), self.oddities, self.steps))
+                self.scenes.append(Scene(self.world.copy(), self.oddities, self.steps))
             else:
                 self.scenes[-1].points += 1
             self._changed = False
@@ -166,21 +165,27 @@ class _Player:
 
 
 class Enumeration:
-    """Plays everything within the bounds. ``share`` takes a part of it: (0, 1) is all, (1, 4) the second quarter."""
+    """Plays everything within the bounds."""
 
-    def __init__(self, bounds: Bounds, share: tuple[int, int] = (0, 1), on_life: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.tally = Tally()
-        self._share, self._on_life = share, on_life
         self._known: dict[Hashable, int] = {}  # state, and what may still happen → schedules from there
         self._closed: set[Hashable] = set()
 
     def play(self) -> Tally:
         """Play, or raise :class:`ScheduleError` with the story of the first schedule that breaks an invariant."""
         with quiet():
-            self.tally.schedules = self._from(self.bounds.setting.world(), self.bounds.crashes, self.bounds.oddities, ())
+            self.tally.schedules = self._from(
+                self.bounds.setting.world(), self.bounds.crashes, self.bounds.oddities, ()
+            )
         self.tally.states = len(self._known) + len(self._closed)
         return self.tally
+
+    def scenes(self, chapter: Chapter) -> list[Scene]:
+        """What a crash at each step of a first life leaves behind; steps in a row that leave the same are one scene."""
+        with quiet():
+            return self._life(self.bounds.setting.world(), (), chapter, self.bounds.oddities, film=True).scenes
 
     def _from(self, world: World, crashes: int, oddities: int, chapters: tuple[Chapter, ...]) -> int:
         """How many schedules go on from here; all of them are played or known to be like others."""
@@ -196,10 +201,9 @@ class Enumeration:
                 todo += [(*player.given[:index], other) for other in range(1, player.options[index])]
             self._close(player.world, (*chapters, Chapter(tuple(player.given))), player.stopped)
             schedules += 1
-            for number, scene in enumerate(player.scenes):
-                if chapters or number % self._share[1] == self._share[0]:
-                    crash = Chapter(tuple(player.given), scene.step)
-                    schedules += scene.points * self._from(scene.world, crashes - 1, scene.oddities, (*chapters, crash))
+            for scene in player.scenes:
+                crash = Chapter(tuple(player.given), scene.step)
+                schedules += scene.points * self._from(scene.world, crashes - 1, scene.oddities, (*chapters, crash))
         self._known[key] = schedules
         return schedules
 
@@ -224,12 +228,9 @@ class Enumeration:
         except BrokenError as broken:
             raise self._story((*chapters, Chapter(), Chapter(), Chapter()), broken) from None
 
-    def _life(
-        self, world: World, before: tuple[Chapter, ...], chapter: Chapter, oddities: int, film: bool
-    ) -> _Player:
+    def _life(self, world: World, before: tuple[Chapter, ...], chapter: Chapter, oddities: int, film: bool) -> _Player:
         player = _Player(self.bounds, world.copy(), chapter, oddities, len(before) + 1, film)
         self.tally.lives += 1
-        self._on_life()
         try:
             player.play()
         except (BrokenError, Exception) as broken:
@@ -239,26 +240,36 @@ class Enumeration:
 
     def _story(self, chapters: tuple[Chapter, ...], broken: BaseException) -> ScheduleError:
         """Play the chapters once more, this time with real crashes, and tell what happens."""
-        return ScheduleError(f"{self.bounds.name}\n{retell(self.bounds, chapters, broken)}")
+        again = play_chapters(self.bounds, chapters)
+        return ScheduleError(f"{self.bounds.name}\n{tell(again.lines, words(again.broken or broken))}")
 
 
-def retell(bounds: Bounds, chapters: Sequence[Chapter], broken: BaseException | None = None) -> str:
-    """The story of a schedule, chapter by chapter."""
-    world, lines, end = bounds.setting.world(), [], "" if broken is None else words(broken)
-    oddities = bounds.oddities
+@dataclass
+class Replay:
+    """A schedule that was played from its beginning."""
+
+    world: World
+    lines: list[Line] = field(default_factory=list)
+    broken: BaseException | None = None
+
+
+def play_chapters(bounds: Bounds, chapters: Sequence[Chapter]) -> Replay:
+    """Play a schedule with real crashes, raised in the protocol's code."""
+    replay, oddities = Replay(bounds.setting.world()), bounds.oddities
     with quiet():
         for number, chapter in enumerate(chapters, 1):
-            player = _Player(bounds, world, chapter, oddities, number, film=False)
+            player = _Player(bounds, replay.world.copy(), chapter, oddities, number, film=False)
             try:
                 player.play()
-            except (BrokenError, Exception) as again:
-                lines += player.lines
-                end = words(again)
+            except (BrokenError, Exception) as broken:
+                replay.broken = broken
+            replay.lines += player.lines
+            replay.world, oddities = player.world, player.oddities
+            if replay.broken is not None:
                 break
-            lines += player.lines
-            oddities = player.oddities
-    return tell(lines, end)
+    return replay
 
 
 def words(broken: BaseException) -> str:
+    """What is broken, for the story's last line."""
     return str(broken) if isinstance(broken, BrokenError) else f"{type(broken).__name__}: {broken}"

@@ -13,7 +13,9 @@ from lockstep.testing import staged_but_invisible
 from unit_tests.simulation.story import thing
 from unit_tests.simulation.world import World, rows_of
 
-_FILES = re.compile(r"lockstep/(?:checkpoints/chk-(?P<metadata>\d+)/_metadata|prepared/(?P<record>\d+)\..*|tokens/(?P<token>\d+))")
+_FILES = re.compile(
+    r"lockstep/(?:checkpoints/chk-(?P<metadata>\d+)/_metadata|prepared/(?P<record>\d+)\..*|tokens/(?P<token>\d+))"
+)
 
 
 class BrokenError(BaseException):
@@ -41,7 +43,9 @@ class Invariants:
                 if one.epoch != number or list(one.rows) != rows_of(number):
                     raise BrokenError(f"sink {uid} shows {list(one.rows)} where the rows of epoch {number} belong")
             if len(table.visible) - 1 > decided and self._mode is CheckpointMode.EXACTLY_ONCE:
-                raise BrokenError(f"sink {uid} shows epoch {len(table.visible) - 1}, and Spark has decided up to {decided}")
+                raise BrokenError(
+                    f"sink {uid} shows epoch {len(table.visible) - 1}, and Spark has decided up to {decided}"
+                )
         shown = min(len(table.visible) for table in world.tables.values()) - 1
         if world.group and world.group[-1] > shown:
             raise BrokenError(f"the consumer group is at epoch {world.group[-1]}, the slowest sink at {shown}")
@@ -86,7 +90,9 @@ class Invariants:
         for record in candidates:
             for uid, table in self._world.tables.items():
                 if len(table.visible) <= epoch and record.handles[uid]["staged"] not in table.staged:
-                    raise BrokenError(f"epoch {epoch} may be committed as {record.attempt.id}, whose rows in {uid} are gone")
+                    raise BrokenError(
+                        f"epoch {epoch} may be committed as {record.attempt.id}, whose rows in {uid} are gone"
+                    )
 
     def check_end(self, last: int) -> None:
         """After a driver has stopped cleanly: everything is visible, nothing waits."""

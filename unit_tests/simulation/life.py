@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from lockstep.config import CheckpointConfig
 from lockstep.errors import (
@@ -35,6 +35,20 @@ class Setting:
     def world(self) -> World:
         return World(*self.sinks)
 
+    def __str__(self) -> str:
+        plain = CheckpointConfig()
+        differs = [
+            f"{one.name}={getattr(self.config, one.name)}"
+            for one in fields(CheckpointConfig)
+            if getattr(self.config, one.name) != getattr(plain, one.name)
+        ]
+        ways = [
+            "commits together" if self.in_one_transaction else "",
+            "" if self.names_attempts else "attempts unnamed",
+        ]
+        about = [f"epochs 0 to {self.last}", f"sinks {', '.join(self.sinks)}", *filter(None, ways), *differs]
+        return "; ".join(about)
+
 
 class Life:
     """Plays one driver. Its committer runs when it is notified: between epochs, or in the middle of one."""
@@ -60,7 +74,10 @@ class Life:
         return None
 
     def _play(self) -> None:
-        options = {"in_one_transaction": self._setting.in_one_transaction, "names_attempts": self._setting.names_attempts}
+        options = {
+            "in_one_transaction": self._setting.in_one_transaction,
+            "names_attempts": self._setting.names_attempts,
+        }
         driver = Driver(
             self._world,
             self._setting.config,
@@ -115,7 +132,13 @@ class Life:
     def run_ahead(self) -> None:
         """While the committer is at work, let the query's thread run one epoch up to Spark's decision."""
         driver = self._driver
-        if driver is None or not self._advancing or self._preparing or self._lock.held or driver.next > self._setting.last:
+        if (
+            driver is None
+            or not self._advancing
+            or self._preparing
+            or self._lock.held
+            or driver.next > self._setting.last
+        ):
             return
         self._preparing = True
         try:

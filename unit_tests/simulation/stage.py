@@ -9,7 +9,7 @@ brings the stream to its end.
 from __future__ import annotations
 
 import threading
-
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -99,10 +99,11 @@ class _Player:
 
 
 class Stage:
-    """Plays one plan."""
+    """Plays one plan. ``closed`` remembers, between plans of one setting, what was brought to an end before."""
 
-    def __init__(self, setting: Setting, plan: Plan) -> None:
+    def __init__(self, setting: Setting, plan: Plan, closed: set[Hashable] | None = None) -> None:
         self.setting, self.plan = setting, plan
+        self._closed = set() if closed is None else closed
         self.world = setting.world()
         self.lines: list[Line] = []
         self.broken: BaseException | None = None
@@ -132,8 +133,23 @@ class Stage:
             finally:
                 self._dismiss()
         if self.broken is not None:
-            raise ScheduleError(f"{self.setting}\n{self.plan}\n{tell(self.lines, words(self.broken))}") from None
+            raise ScheduleError(self.story()) from None
         return self
+
+    @property
+    def lives(self) -> int:
+        """Drivers that were played."""
+        return len(self._players)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether every move of the plan was played."""
+        return self.moves_played == len(self.plan.moves)
+
+    def story(self) -> str:
+        """The setting, the plan, and every step, in words."""
+        end = "" if self.broken is None else words(self.broken)
+        return f"{self.setting}\n{self.plan}\n{tell(self.lines, end)}"
 
     def _finished(self) -> bool:
         return all(len(table.visible) > self.setting.last for table in self.world.tables.values())
@@ -141,6 +157,9 @@ class Stage:
     def _close(self) -> None:
         self._moves, self._wait = [], -1
         self.world.land()
+        if self.world.state() in self._closed:
+            return
+        self._closed.add(self.world.state())
         for number in range(3):
             self._run_new()
             if self.broken is not None:
@@ -188,7 +207,9 @@ class Stage:
 
     def _hand_over(self, to: _Player) -> None:
         assert self._on is not None
-        me = next(player for player in self._players if player is not to and player.thread is threading.current_thread())
+        me = next(
+            player for player in self._players if player is not to and player.thread is threading.current_thread()
+        )
         self._paused.append(me)
         self._on = to
         to.go.release()
@@ -247,7 +268,11 @@ class Stage:
             self._hand_over(self._new())
         elif move is Move.SWITCH and self._paused:
             other = self._paused.pop(0)
-            self.tell(Line(0, f"driver {player.actor.number} is paused, about to: {line}; driver {other.actor.number} goes on"))
+            self.tell(
+                Line(
+                    0, f"driver {player.actor.number} is paused, about to: {line}; driver {other.actor.number} goes on"
+                )
+            )
             self._hand_over(other)
         elif move is Move.NOTIFY:
             self.tell(Line(player.actor.number, "lets its committer look"))

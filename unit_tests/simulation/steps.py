@@ -163,7 +163,9 @@ class SteppedSink(RecordingSink):
         self._actor = actor
 
     def begin(self, attempt: Attempt) -> Handle:
-        return self._actor.act(f"begins in sink {self._uid} attempt", attempt.id, lambda: RecordingSink.begin(self, attempt))
+        return self._actor.act(
+            f"begins in sink {self._uid} attempt", attempt.id, lambda: RecordingSink.begin(self, attempt)
+        )
 
     def write(self, handle: Handle, batch: Any) -> None:
         self._actor.act(

@@ -74,7 +74,11 @@ class World:
     def state(self) -> Hashable:
         """Everything that a new driver can see; two worlds of equal state have the same future."""
         tables = [
-            (table.schema, tuple((one.epoch, one.attempt, one.staged) for one in table.visible), frozenset(table.staged))
+            (
+                table.schema,
+                tuple((one.epoch, one.attempt, one.staged) for one in table.visible),
+                frozenset(table.staged),
+            )
             for table in self.tables.values()
         ]
         files = frozenset(self.storage.files.items())
