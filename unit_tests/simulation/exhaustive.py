@@ -81,7 +81,7 @@ class _Player:
     def __init__(self, bounds: Bounds, world: World, chapter: Chapter, oddities: int, number: int, film: bool) -> None:
         self._bounds, self.world, self._chapter = bounds, world, chapter
         self._film = film
-        self._invariants = Invariants(world, bounds.setting.config.mode)
+        self._invariants = Invariants(world, bounds.setting.config, alone=True)
         self._changed = True
         self._actor = Actor(number, self)
         self.oddities = self._allowed = oddities
@@ -213,13 +213,13 @@ class Enumeration:
         if key in self._closed:
             return
         self._closed.add(key)
-        last, mode = self.bounds.setting.last, self.bounds.setting.config.mode
+        last, config = self.bounds.setting.last, self.bounds.setting.config
         try:
             if stopped:
-                Invariants(world, mode).check_end(last)
+                Invariants(world, config).check_end(last)
             for number in range(3):
                 player = self._life(world, (*chapters, *[Chapter()] * number), Chapter(), 0, film=False)
-                world, checks = player.world, Invariants(player.world, mode)
+                world, checks = player.world, Invariants(player.world, config)
                 checks.check_end(last)
                 if number > 0:
                     checks.check_retired()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from lockstep.config import CheckpointMode
+from lockstep.config import CheckpointConfig, CheckpointMode
 from lockstep.protocol.checkpoint import CompletedCheckpoint
 from lockstep.protocol.prepare_record import PrepareRecord
 from lockstep.testing import staged_but_invisible
@@ -23,11 +23,14 @@ class BrokenError(BaseException):
 
 
 class Invariants:
-    """Checks one world, step after step."""
+    """Checks one world, step after step. ``alone``: only one driver is at work on it."""
 
-    def __init__(self, world: World, mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE) -> None:
+    def __init__(self, world: World, config: CheckpointConfig, alone: bool = False) -> None:
         self._world = world
-        self._mode = mode
+        self._mode = config.mode
+        self._most_pending = config.max_pending_epochs
+        self._alone = alone
+        self._records: dict[str, PrepareRecord] = {}
         self._choices: dict[str, Mapping[int, str]] = {}  # by metadata file
         self._token = 0
         self._undecided: set[str] = set()  # records that stood in the directory, undecided, after the last step
@@ -49,23 +52,31 @@ class Invariants:
         shown = min(len(table.visible) for table in world.tables.values()) - 1
         if world.group and world.group[-1] > shown:
             raise BrokenError(f"the consumer group is at epoch {world.group[-1]}, the slowest sink at {shown}")
+        if decided - shown > self._most_pending:
+            raise BrokenError(
+                f"{decided - shown} decided epochs wait for their commit, not at most {self._most_pending}"
+            )
         self._check_directory(decided, shown)
 
     def _check_directory(self, decided: int, shown: int) -> None:
         token, undecided = 0, set()
         chosen: dict[int, tuple[int, str]] = {}  # by epoch: the newest checkpoint that has chosen, and the attempt
+        doubtful: set[int] = set()
+        stored: dict[str, PrepareRecord] = {}
         records: dict[int, list[PrepareRecord]] = {}
         choices: dict[str, Mapping[int, str]] = {}
         for path, data in self._world.storage.files.items():
             kind, number = _kind(path)
             if kind == "record":
-                records.setdefault(number, []).append(_record(data))
+                stored[path] = _record(data)
+                records.setdefault(number, []).append(stored[path])
                 if number > decided:
                     undecided.add(path)
             elif kind == "token":
                 token = max(token, number)
             elif kind == "metadata":
                 attempts = _checkpoint(data).attempts
+                doubtful.update(_checkpoint(data).doubtful)
                 choices[path] = attempts
                 if self._choices.get(path, attempts) != attempts:
                     raise BrokenError(f"checkpoint {number} has chosen other attempts than before")
@@ -77,11 +88,23 @@ class Invariants:
         if lost:
             raise BrokenError(f"{thing(lost[0])} is gone, and was not decided: its driver may yet decide it")
         self._token, self._undecided, self._choices = token, undecided, choices
+        if self._alone:
+            for path in self._records.keys() - stored.keys():
+                lost_one = self._records[path]
+                if lost_one.epoch in chosen and lost_one.epoch not in doubtful and not lost_one.committed_early:
+                    self._check_aborted(lost_one, chosen[lost_one.epoch][1])
+            self._records = stored
         for epoch in range(shown + 1, decided + 1):
             _, attempt = chosen.get(epoch, (-1, None))
             self._check_committable(
                 epoch, [r for r in records.get(epoch, ()) if attempt is None or attempt in r.attempt_ids]
             )
+
+    def _check_aborted(self, record: PrepareRecord, chosen: str) -> None:
+        """A record that has lost for certain is deleted after its rows."""
+        for uid, handle in record.handles.items():
+            if chosen not in record.attempt_ids and handle["staged"] in self._world.tables[uid].staged:
+                raise BrokenError(f"{record.attempt.id} has lost and its record is gone, but not its rows in {uid}")
 
     def _check_committable(self, epoch: int, candidates: list[PrepareRecord]) -> None:
         """Whichever attempt the next driver takes, of those that it may take, its rows are there."""

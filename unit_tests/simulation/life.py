@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
-from lockstep.config import CheckpointConfig
+from lockstep.config import CheckpointConfig, CheckpointMode
 from lockstep.errors import (
     CorruptRecordError,
     LockstepError,
@@ -75,6 +75,7 @@ class Life:
 
     def _play(self) -> None:
         options = {
+            "looks": self._setting.config.mode is CheckpointMode.EXACTLY_ONCE,
             "in_one_transaction": self._setting.in_one_transaction,
             "names_attempts": self._setting.names_attempts,
         }
@@ -83,17 +84,25 @@ class Life:
             self._setting.config,
             storage=SteppedStorage(self._world, self._actor),
             sinks={uid: SteppedSink(table, uid, self._actor, **options) for uid, table in self._world.tables.items()},
-            act=self._actor.act,
+            act=self._offsets,
         )
         driver.committer._lock = self._lock  # type: ignore[assignment]
         driver.on_wait = lambda: self.notify(force=True)
         driver.recover()
         driver.launch()
         self._driver = driver
-        while driver.next <= self._setting.last:
-            self._epoch(driver)
+        try:
+            while driver.next <= self._setting.last:
+                self._epoch(driver)
+        except (LockstepError, OSError, RuntimeError):
+            self.notify(force=True)  # the query has failed; what is decided is committed all the same, if that can be
+            raise
         if not self._silent:
             self._stop(driver)
+
+    def _offsets(self, verb: str, about: str, effect: Callable[[], None]) -> None:
+        self._actor.commits_again()
+        self._actor.act(verb, about, effect)
 
     def _epoch(self, driver: Driver) -> None:
         self._preparing = True

@@ -109,7 +109,7 @@ class Stage:
         self.broken: BaseException | None = None
         self.steps = 0
         self.moves_played = 0
-        self._invariants = Invariants(self.world, setting.config.mode)
+        self._invariants = Invariants(self.world, setting.config)
         self._moves = list(plan.moves)
         self._wait = self._moves[0][0] if self._moves else -1
         self._players: list[_Player] = []

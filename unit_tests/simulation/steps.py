@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from lockstep.protocol import failpoint
 from lockstep.sinks.two_phase import Attempt, CommitOutcome, Handle, PreparedEpoch
 from lockstep.testing import ContractViolationError, MemoryStorage, MemoryTable, RecordingSink
+from unit_tests.simulation.invariants import BrokenError
 from unit_tests.simulation.story import Line
 from unit_tests.simulation.world import Crash, World
 
@@ -77,6 +78,7 @@ class Actor:
     def __init__(self, number: int, director: Director) -> None:
         self.number = number
         self.dead = False
+        self.commits = 0  # of a sink or of the group, since it last looked at the tokens
         self._director = director
 
     def act(self, verb: str, about: str, effect: Callable[[], T], late: Callable[[], None] | None = None) -> T:
@@ -104,6 +106,12 @@ class Actor:
         """A step that changes nothing."""
         self._breathe()
         self._director.look(self, Line(self.number, verb, about))
+
+    def commits_again(self) -> None:
+        """A commit is next: since the last one it must have looked whether a newer driver has taken over."""
+        if self.commits:
+            raise BrokenError(f"driver {self.number} commits twice without a look at the fencing tokens")
+        self.commits += 1
 
     def outcome(self, uid: str, epochs: Sequence[int]) -> Outcome:
         line = Line(self.number, f"asks sink {uid} to commit epoch", ", ".join(map(str, epochs)))
@@ -140,6 +148,8 @@ class SteppedStorage(MemoryStorage):
 
     def list(self, path: str) -> list[str]:
         self._actor.look("reads", path)
+        if path == "lockstep/tokens":
+            self._actor.commits = 0
         return super().list(path)
 
     def write(self, path: str, data: bytes) -> None:
@@ -158,9 +168,10 @@ class SteppedStorage(MemoryStorage):
 class SteppedSink(RecordingSink):
     """One driver's sink."""
 
-    def __init__(self, table: MemoryTable, uid: str, actor: Actor, **options: bool) -> None:
+    def __init__(self, table: MemoryTable, uid: str, actor: Actor, looks: bool, **options: bool) -> None:
         super().__init__(table, uid, **options)
         self._actor = actor
+        self._looks = looks  # at the tokens before every commit; early commits do so once for all sinks
 
     def begin(self, attempt: Attempt) -> Handle:
         return self._actor.act(
@@ -193,6 +204,11 @@ class SteppedSink(RecordingSink):
 
     def _drop(self, name: str) -> None:
         self.table.staged.pop(name, None)
+
+    def commit_many(self, prepared: Sequence[PreparedEpoch]) -> CommitOutcome:
+        if self._looks:
+            self._actor.commits_again()
+        return super().commit_many(prepared)
 
     def _scripted(self, prepared: Sequence[PreparedEpoch]) -> CommitOutcome:
         outcome = self._actor.outcome(self._uid, [one.epoch for one in prepared])
