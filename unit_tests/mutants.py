@@ -162,26 +162,12 @@ MUTANTS = (
         "        # before the store",
     ),
     Mutant(
-        "foreign records are not looked for later",
-        "an attempt that only another driver knew is found",
-        COMMITTER,
-        "        if record is None:\n            self._read_foreign_records()\n",
-        "        if record is None:\n",
-    ),
-    Mutant(
         "recovery takes up the records after the store",
         "an epoch retired in between is seen as committed",
         COMMITTER,
         "        self._store.drop_late()\n        decided",
         "        self._records.clear()\n        self._read_foreign_records()\n"
         "        self._store.drop_late()\n        decided",
-    ),
-    Mutant(
-        "clean-up takes undecided epochs",
-        "rows that may yet be decided stay",
-        COMMITTER,
-        "return epoch <= chosen and token < self._token.value",
-        "return token < self._token.value",
     ),
     Mutant(
         "clean-up takes rows that have a record",

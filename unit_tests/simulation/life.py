@@ -15,6 +15,7 @@ from lockstep.errors import (
     OrphanedSinkError,
 )
 from lockstep.protocol import failpoint
+from unit_tests.simulation.invariants import BrokenError
 from unit_tests.simulation.steps import Actor, News, SteppedSink, SteppedStorage
 from unit_tests.simulation.world import Driver, World
 
@@ -31,6 +32,7 @@ class Setting:
     config: CheckpointConfig = field(default_factory=CheckpointConfig)
     in_one_transaction: bool = False
     names_attempts: bool = True
+    schema_changes: bool = False  # of every table, after every decision
 
     def world(self) -> World:
         return World(*self.sinks)
@@ -46,6 +48,7 @@ class Setting:
             "commits together" if self.in_one_transaction else "",
             "" if self.names_attempts else "attempts unnamed",
         ]
+        ways.append("schemas change" if self.schema_changes else "")
         about = [f"epochs 0 to {self.last}", f"sinks {', '.join(self.sinks)}", *filter(None, ways), *differs]
         return "; ".join(about)
 
@@ -106,10 +109,13 @@ class Life:
 
     def _epoch(self, driver: Driver) -> None:
         self._preparing = True
-        driver.prepare()
+        self._prepare(driver)
         self._preparing = False
         driver.decide()
         self._world.clock.advance(1)
+        if self._setting.schema_changes:
+            for table in self._world.tables.values():
+                table.schema += 1
         if self._silent:
             return
         news = self._actor.news(driver.next - 1)
@@ -121,6 +127,16 @@ class Life:
             self.notify()
         if self._failure is not None:
             raise self._failure
+
+    def _prepare(self, driver: Driver) -> None:
+        decided = self._world.decided()
+        epoch = driver.prepare()
+        if epoch <= decided:
+            raise BrokenError(f"driver {self._actor.number} has run epoch {epoch}, which was decided")
+        if self._actor.newest > driver.token.value:
+            raise BrokenError(
+                f"driver {self._actor.number} stored the record of epoch {epoch} unseen, and lets it be decided"
+            )
 
     def notify(self, force: bool = False) -> None:
         """Let the committer's thread run, unless it is running or waits for the lock. Faults are met as it meets them."""
@@ -151,7 +167,7 @@ class Life:
             return
         self._preparing = True
         try:
-            driver.prepare()
+            self._prepare(driver)
             driver.decide()
         except _NEVER:
             raise

@@ -22,6 +22,7 @@ _RAISES = (Fault.BEFORE, Fault.AFTER)
 _TWO = Setting(sinks=("a", "b"))
 _SHARED = Setting(last=2, config=ONE_FOR_ALL, in_one_transaction=True)
 _EARLY = Setting(config=AT_LEAST_ONCE)
+_CHANGING = Setting(sinks=("a", "b"), schema_changes=True)
 _TOLERANT = Setting(config=CheckpointConfig(tolerable_failures=1))
 
 BOUNDS = (  # what `make simulate` plays
@@ -33,6 +34,7 @@ BOUNDS = (  # what `make simulate` plays
     Bounds("one checkpoint for three epochs, any outcome, a crash", _SHARED, crashes=1, oddities=1),
     Bounds("a storage fault, two crashes", Setting(), 2, 1, (News.ON_TIME, News.NEVER), (Outcome.DONE,), _RAISES),
     Bounds("two storage faults, one tolerated, a crash", _TOLERANT, 1, 2, (News.ON_TIME,), (Outcome.DONE,), _RAISES),
+    Bounds("tables that change, two crashes", _CHANGING, crashes=2, oddities=0),
     Bounds("at least once, two crashes", _EARLY, crashes=2, oddities=0),
     Bounds("at least once, any outcome, a crash", _EARLY, crashes=1, oddities=1),
 )
@@ -43,6 +45,7 @@ SHORT = (  # what the unit tests play of it
     Bounds("two sinks, any outcome", _TWO, crashes=0, oddities=1),
     Bounds("one checkpoint for three epochs", _SHARED, crashes=1, oddities=0),
     Bounds("a tolerated fault", _TOLERANT, 0, 2, (News.ON_TIME,), (Outcome.DONE,), _RAISES),
+    Bounds("tables that change", _CHANGING, 1, 0, (News.ON_TIME, News.NEXT_EPOCH)),
     Bounds("at least once", _EARLY, crashes=1, oddities=0),
     Bounds("three crashes", Setting(), crashes=3, oddities=0, news=(News.ON_TIME, News.NEXT_EPOCH)),
 )

@@ -79,6 +79,7 @@ class Actor:
         self.number = number
         self.dead = False
         self.commits = 0  # of a sink or of the group, since it last looked at the tokens
+        self.newest = 0  # the highest token there was when it stored its last record
         self._director = director
 
     def act(self, verb: str, about: str, effect: Callable[[], T], late: Callable[[], None] | None = None) -> T:
@@ -154,6 +155,8 @@ class SteppedStorage(MemoryStorage):
 
     def write(self, path: str, data: bytes) -> None:
         self._change("stores", "write", path, data, lambda: MemoryStorage.write(self, path, data))
+        if path.startswith("lockstep/prepared/"):
+            self._actor.newest = max(int(token) for token in MemoryStorage.list(self, "lockstep/tokens"))
 
     def create(self, path: str, data: bytes) -> bool:
         return self._change("creates", "create", path, data, lambda: MemoryStorage.create(self, path, data))
