@@ -58,7 +58,7 @@ def test_every_crash_point_is_counted_once() -> None:
 def test_every_row_is_visible_once_wherever_a_driver_is_paused_and_resumed(name: str) -> None:
     setting, meanwhile = PAUSES[name]
     played = sum(1 for _ in pauses(setting, meanwhile, STRIDE))
-    assert played * STRIDE > 5000
+    assert played * STRIDE > 3000
 
 
 def test_every_row_is_visible_once_wherever_a_late_write_lands() -> None:
