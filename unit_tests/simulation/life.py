@@ -177,6 +177,7 @@ class Life:
             self._preparing = False
 
     def _stop(self, driver: Driver) -> None:
+        self._advancing = True  # by the committer's one thread: nobody notifies it any more
         for _ in range(_PATIENCE):
             driver.coordinator.suspend()
             try:
