@@ -214,7 +214,7 @@ class Pipeline:
     ) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
         records = read_records(self.storage, self.lineage.id)
-        self.store.load()  # a first look; recover() reads again, once earlier drivers are fenced
+        self.store.load(self.lineage.id)  # a first look; recover() reads again, once earlier drivers are fenced
         pending = [record for record in records if record.epoch > self.store.committed_epoch()]
         refuse_removed_sinks(pending, {bound.uid for bound in self._sinks})
         early = max((record.epoch for record in records if record.committed_early), default=-1)

@@ -118,7 +118,7 @@ class Committer:
         Undecided records are kept: a paused driver may still decide its own attempt.
         """
         self._read_foreign_records()  # before the store, so that an epoch retired in between is seen as committed
-        self._store.load()
+        self._store.load(self._coordinator.lineage)
         decided = self._log.decided()
         committed = self._store.committed_epoch()
         self._done = dict.fromkeys(self._sinks, committed)

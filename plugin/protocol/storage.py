@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+LARGEST_FILE = 256 * 1024 * 1024
+"""More than any file that is read whole can have. What has more is no such file, and is not read into memory."""
+
 
 class Storage(Protocol):
     """A directory with atomic writes.
@@ -22,7 +25,10 @@ class Storage(Protocol):
         """The directory's address, for messages."""
 
     def read(self, path: str) -> bytes | None:
-        """The whole content, or ``None`` when there is no such file."""
+        """The whole content, or ``None`` when there is no such file.
+
+        Something else in the file's place (a directory, more than ``LARGEST_FILE`` bytes) is a ``CorruptRecordError``.
+        """
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file. Missing parent directories are created."""
