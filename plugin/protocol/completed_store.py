@@ -27,9 +27,10 @@ class CompletedCheckpointStore:
         found = self.stored()
         for checkpoint in found:
             if checkpoint.lineage != lineage:
+                where = f"{self._storage.describe()}/{_path(checkpoint.id)}"
                 raise CorruptRecordError(
-                    f"{self._storage.describe()}/{_path(checkpoint.id)} belongs to lineage {checkpoint.lineage}, the directory "
-                    f"to {lineage}: it was copied here from another checkpoint directory. Move it back to where it came from."
+                    f"{where} belongs to lineage {checkpoint.lineage}, the directory to {lineage}: it was copied here from "
+                    "another checkpoint directory. Move it back to where it came from."
                 )
         self._checkpoints = {checkpoint.id: checkpoint for checkpoint in found}
 

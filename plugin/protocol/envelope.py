@@ -60,4 +60,6 @@ def unseal_fields(kind: str, data: bytes, where: str) -> Fields:
 
 def remedy_of(where: str) -> str:
     """What to do about a file that can't be used."""
-    return f"{where} was left as it is. Restore it from a backup of the checkpoint directory; deleting it can lose rows."
+    return (
+        f"{where} was left as it is. Restore it from a backup of the checkpoint directory; deleting it can lose rows."
+    )

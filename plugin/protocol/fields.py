@@ -16,7 +16,14 @@ from lockstep.errors import CorruptRecordError
 _LARGEST = 2**63 - 1  # as in Spark's and the targets' longs
 _DEEPEST = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a whole number", float: "a fraction"}
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a fraction",
+}
 
 
 def number_in_name(name: str) -> int | None:
@@ -98,15 +105,20 @@ class Fields:
         return list(self._of(name, list))
 
     def fields(self, name: str) -> Fields:
-        return Fields(self._get(name), self._place, self._what, self._remedy, f"{self._inside}{name}.")
+        return Fields(self._get(name), *self._about(name))
 
     def list_of_fields(self, name: str) -> list[Fields]:
-        return [self._element(name, i, one) for i, one in enumerate(self.json_list(name))]
+        values = Fields(dict(_numbered(self.json_list(name))), *self._about(name))
+        return [values.fields(index) for index in values]
+
+    def list_of_lists(self, name: str) -> list[list[Fields]]:
+        """Lists of objects."""
+        lists = Fields(dict(_numbered(self.json_list(name))), *self._about(name))
+        return [lists.list_of_fields(index) for index in lists]
 
     def texts(self, name: str) -> list[str]:
-        values = self.json_list(name)
-        one = Fields(dict(zip(map(str, range(len(values))), values, strict=True)), *self._about(name))
-        return [one.text(str(i)) for i in range(len(values))]
+        values = Fields(dict(_numbered(self.json_list(name))), *self._about(name))
+        return [values.text(index) for index in values]
 
     def objects(self, name: str) -> dict[str, dict[str, Any]]:
         """Objects by name."""
@@ -124,9 +136,6 @@ class Fields:
     def refusal(self, why: str) -> CorruptRecordError:
         """The error for a file that is whole, and makes no sense."""
         return CorruptRecordError(f"{self._place} lacks or garbles a field of a {self._what}: {why} {self._remedy}")
-
-    def _element(self, name: str, index: int, data: object) -> Fields:
-        return Fields(data, self._place, self._what, self._remedy, f"{self._inside}{name}[{index}].")
 
     def _about(self, name: str) -> tuple[str, str, str, str]:
         return self._place, self._what, self._remedy, f"{self._inside}{name}."
@@ -160,6 +169,10 @@ def _refuse_deep(parsed: Any) -> None:
         if not level:
             return
     raise ValueError("it is nested too deeply")
+
+
+def _numbered(values: list[Any]) -> Iterator[tuple[str, Any]]:
+    return ((str(index), value) for index, value in enumerate(values))
 
 
 def _shown(value: object) -> str:

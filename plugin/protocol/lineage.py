@@ -47,9 +47,10 @@ class Lineage:
     @classmethod
     def decode(cls, data: bytes, where: str) -> Lineage:
         fields = unseal_fields(_KIND, data, where)
-        operators = fields.fields("operators") if "operators" in fields else None
-        for uid in operators or ():
-            _check_operator(operators.fields(uid))
+        if "operators" in fields:
+            operators = fields.fields("operators")
+            for uid in operators:
+                _check_operator(operators.fields(uid))
         return cls(
             id=fields.name("id"),
             created_ms=fields.integer("created_ms"),
@@ -57,7 +58,7 @@ class Lineage:
             sources=tuple(fields.texts("sources")),
             config=fields.json_object("config"),
             query_name=None if fields.is_null("query_name") else fields.text("query_name"),
-            operators={} if operators is None else fields.objects("operators"),
+            operators=fields.objects("operators") if "operators" in fields else {},
         )
 
 

@@ -9,8 +9,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lockstep.errors import CorruptRecordError
+
 LARGEST_FILE = 256 * 1024 * 1024
 """More than any file that is read whole can have. What has more is no such file, and is not read into memory."""
+
+
+def no_such_file(where: str, size: int | None) -> CorruptRecordError:
+    """The error for what stands in a file's place: something of ``size`` bytes, or no file at all."""
+    what = (
+        "is a directory or a device" if size is None else f"has {size:,} bytes, more than any file of a query can have"
+    )
+    return CorruptRecordError(
+        f"{where} {what}. It was left as it is. Restore it from a backup of the checkpoint directory."
+    )
 
 
 class Storage(Protocol):
