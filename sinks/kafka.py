@@ -422,8 +422,8 @@ class KafkaSink(TwoPhaseCommitSink):
         sent = publisher.send([self._staging.absolute(file.path) for file in files], self._topic)
         if changed := [file for file, rows in zip(files, sent, strict=True) if file.rows != rows]:
             raise RowRefusedError(
-                f"the staged file {changed[0].path} has no longer the {changed[0].rows} rows that it was staged with. Restore "
-                "it from a backup and start again.",
+                f"the staged file {changed[0].path} has no longer the {changed[0].rows} rows that it was staged with. "
+                "Restore it from a backup and start again.",
                 "RowRefused",
             )
         publisher.mark(self._markers.topic, *self._markers.progress(lane, marker))
