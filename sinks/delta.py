@@ -202,7 +202,7 @@ class DeltaSink(TwoPhaseCommitSink):
                 f"epoch {prepared.epoch} was staged before {self.describe()} was changed, and does not fit any more: {error}"
             ) from error
         fresh = self._handle(prepared.attempt.id, view.state, self._delta.stage(assignment.apply(rows), view))
-        if fresh["metrics"]["rows"] != metrics_of(self._fields(prepared)).get("rows"):
+        if fresh["metrics"]["rows"] != self._metrics(prepared)["rows"]:
             raise ValueError(
                 f"epoch {prepared.epoch}: not as many rows were staged again as before: are files missing?"
             )
@@ -224,6 +224,7 @@ class DeltaSink(TwoPhaseCommitSink):
         if any(self._staged_under(one) != state for one in todo):
             return CommitOutcome.retry("the table has changed since the epoch was staged; it is staged again")
         adds = [add for one in todo for add in self._adds(one.handle, one.epoch)]
+        metrics = _sum([self._metrics(one) for one in todo])
         if not adds:
             return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace in the table
         if wrong := self._delta.missing_files({add["path"]: int(add["size"]) for add in adds}):
@@ -231,7 +232,6 @@ class DeltaSink(TwoPhaseCommitSink):
                 f"{len(wrong)} staged data files are gone or were changed (first: {wrong[0]}), probably removed by VACUUM "
                 "with a retention shorter than the commit was delayed. Restore them from versioned storage or a backup."
             )
-        metrics = _sum([metrics_of(self._fields(one)) for one in todo])
         self._context.token()  # an overtaken driver is refused; one that is overtaken from here on, by Delta itself
         version = transaction.commit(
             [json.dumps({"add": add}) for add in adds],  # what was looked at, however the handle spelled it
@@ -268,6 +268,9 @@ class DeltaSink(TwoPhaseCommitSink):
 
     def _staged_under(self, prepared: PreparedEpoch) -> TableState:
         return TableState.from_fields(self._fields(prepared).fields("table"))
+
+    def _metrics(self, prepared: PreparedEpoch) -> dict[str, int]:
+        return metrics_of(self._fields(prepared), len(self._adds(prepared.handle, prepared.epoch)))
 
     def _adds(self, handle: Handle, epoch: int) -> list[dict[str, Any]]:
         """The files that a handle names: those of this table, and no others."""
@@ -393,4 +396,4 @@ def checked_add(action: str, target: str) -> dict[str, Any]:
 
 
 def _sum(metrics: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(one.get(name, 0) for one in metrics) for name in ("rows", "bytes", "files")}
+    return {name: sum(one[name] for one in metrics) for name in ("rows", "bytes", "files")}

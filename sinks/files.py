@@ -263,7 +263,7 @@ class FileSink(TwoPhaseCommitSink):
         6. Remove older markers and what is left of the staged files.
         """
         files = self._checked_files(prepared)
-        metrics = metrics_of(self._fields(prepared))
+        metrics = metrics_of(self._fields(prepared), len(files))
         with self._committing:
             outcome = self._commit(prepared, files, metrics)
             if outcome.committed:

@@ -32,7 +32,10 @@ def staged_by(fields: Fields, epoch: int) -> str:
     return attempt_id
 
 
-def metrics_of(fields: Fields) -> dict[str, int]:
-    """What the handle says of its rows, bytes and files."""
+def metrics_of(fields: Fields, files: int) -> dict[str, int]:
+    """What the handle says of its rows, bytes and files. It names ``files`` files, and must say so: none may be left out."""
     metrics = fields.fields("metrics")
-    return {name: metrics.count(name) for name in metrics}
+    found = {name: metrics.count(name) for name in ("rows", "bytes", "files")}
+    if found["files"] != files:
+        raise fields.refusal(f"it names {files} files, and speaks of {found['files']}.")
+    return found

@@ -255,8 +255,11 @@ class JdbcSink(TwoPhaseCommitSink):
         """
         for one in prepared:
             self._stage(one.handle, one.epoch)
-            self._fields(one).texts("columns")
-        rows = {one.epoch: metrics_of(self._fields(one)).get("rows", 0) for one in prepared}
+            fields = self._fields(one)
+            fields.texts("columns")
+            if fields.flag("empty") == bool(metrics_of(fields, 0)["rows"]):
+                raise fields.refusal("it speaks of rows, and of an empty epoch.")
+        rows = {one.epoch: metrics_of(self._fields(one), 0)["rows"] for one in prepared}
         moving: PreparedEpoch | None = None
         mine = (self._context.lineage, self._context.uid)
         try:

@@ -552,7 +552,8 @@ class _Prepared:
                 raise fields.refusal(f"its files are not those that attempt {owner} has staged: {paths[:3]}.")
             rows = [file.count("rows") for file in lane]
             staged.append([_StagedFile(*one) for one in zip(paths, rows, strict=True)])
-        return cls(prepared.epoch, prepared.attempt.id, owner, topics, staged, metrics_of(fields))
+        metrics = metrics_of(fields, sum(map(len, staged)))
+        return cls(prepared.epoch, prepared.attempt.id, owner, topics, staged, metrics)
 
 
 def _now_ms() -> int:

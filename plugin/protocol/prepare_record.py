@@ -110,6 +110,8 @@ class PrepareRecord:
             reports=fields.objects("reports"),
             replaced=tuple(replaced),
         )
+        if not record.handles:  # a query has a sink, and the epoch's rows would be left out of it without a word
+            raise fields.wrong("handles", {}, "the handle of at least one sink")
         if record.barrier.epoch != record.epoch:
             raise fields.refusal(f"it is of epoch {record.epoch}, and its barrier of epoch {record.barrier.epoch}.")
         return record

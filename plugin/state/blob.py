@@ -43,6 +43,8 @@ def unpack(data: bytes, where: str) -> tuple[dict[str, str], dict[str, pa.Array]
         metadata = _metadata(reader.schema, where)
         if not all(pa.types.is_list(kind) for kind in reader.schema.types):
             raise ValueError("it holds something else than tables")
+        for kind in reader.schema.types:
+            _names_in(kind)
         batch = reader.read_next_batch()
         batch.validate(full=True)  # a checksum says that nothing has changed, not that the writer was honest
         if batch.num_rows != bool(batch.columns) or len(set(batch.schema.names)) < batch.num_columns:
@@ -100,6 +102,12 @@ def _schema(data: bytes, where: str) -> pa.Schema:
     stream = _stream(data, where)
     with readable(where):
         return pa.ipc.read_schema(stream)
+
+
+def _names_in(kind: pa.DataType) -> list[str]:
+    """The names of all fields, at every depth. One that is no UTF-8 raises here, and not where it is first printed."""
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    return [name for field in fields for name in (field.name, *_names_in(field.type))]
 
 
 def _metadata(schema: pa.Schema, where: str) -> dict[str, str]:
