@@ -202,7 +202,7 @@ class DeltaSink(TwoPhaseCommitSink):
                 f"epoch {prepared.epoch} was staged before {self.describe()} was changed, and does not fit any more: {error}"
             ) from error
         fresh = self._handle(prepared.attempt.id, view.state, self._delta.stage(assignment.apply(rows), view))
-        if fresh["metrics"]["rows"] != self._metrics(prepared)["rows"]:
+        if fresh["metrics"]["rows"] != prepared.handle["metrics"]["rows"]:
             raise ValueError(
                 f"epoch {prepared.epoch}: not as many rows were staged again as before: are files missing?"
             )
@@ -223,8 +223,9 @@ class DeltaSink(TwoPhaseCommitSink):
         state = transaction.state()
         if any(self._staged_under(one) != state for one in todo):
             return CommitOutcome.retry("the table has changed since the epoch was staged; it is staged again")
-        adds = [add for one in todo for add in self._adds(one.handle, one.epoch)]
-        metrics = _sum([self._metrics(one) for one in todo])
+        named = [self._adds(one.handle, one.epoch) for one in todo]
+        metrics = _sum([metrics_of(self._fields(one), len(found)) for one, found in zip(todo, named, strict=True)])
+        adds = [add for found in named for add in found]
         if not adds:
             return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace in the table
         if wrong := self._delta.missing_files({add["path"]: int(add["size"]) for add in adds}):
@@ -269,9 +270,6 @@ class DeltaSink(TwoPhaseCommitSink):
     def _staged_under(self, prepared: PreparedEpoch) -> TableState:
         return TableState.from_fields(self._fields(prepared).fields("table"))
 
-    def _metrics(self, prepared: PreparedEpoch) -> dict[str, int]:
-        return metrics_of(self._fields(prepared), len(self._adds(prepared.handle, prepared.epoch)))
-
     def _adds(self, handle: Handle, epoch: int) -> list[dict[str, Any]]:
         """The files that a handle names: those of this table, and no others."""
         fields = handle_fields(handle, self.describe(), epoch)
@@ -296,8 +294,9 @@ class DeltaSink(TwoPhaseCommitSink):
         from pyspark.sql.types import StructType
 
         adds_of_epoch = self._adds(prepared.handle, prepared.epoch)
+        metrics_of(self._fields(prepared), len(adds_of_epoch))
         try:
-            schema = StructType.fromJson(parse_json(state.schema))
+            schema = StructType.fromJson(json.loads(state.schema))
         except Exception as error:  # whatever pyspark makes of a text that is no schema
             raise self._fields(prepared).wrong("table.schema", state.schema, "a schema of Spark's") from error
         physical = {f.name: f.metadata.get(_PHYSICAL, f.name) for f in schema.fields}

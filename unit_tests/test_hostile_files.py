@@ -129,9 +129,12 @@ def test_something_else_in_its_place_is_refused(kind: Kind) -> None:
 
 @every_kind
 def test_file_larger_than_any_can_be_is_refused_unread(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "LARGEST_FILE", len(kind.data) - 1)
+    data = kind.data
+    monkeypatch.setattr(envelope, "LARGEST_FILE", len(data) - 1)
     with pytest.raises(CorruptRecordError, match=r"there has \d+ bytes, more than any"):
-        kind.decode(kind.data, "there")
+        kind.decode(data, "there")
+    with pytest.raises(ValueError, match=r"can't be stored: it has \d+ bytes"):
+        kind.whole.encode()
 
 
 # --- contents that somebody has sealed anew ---------------------------------------------------------------------------
@@ -183,6 +186,14 @@ def test_key_that_is_there_twice_is_refused(kind: Kind) -> None:
         text = f'{{"{field}":{json.dumps(value)},{json.dumps(kind.body)[1:]}'
         with pytest.raises(CorruptRecordError, match=f"'{field}' is there twice"):
             kind.decode(sealed_text(kind, text), "there")
+
+
+def test_what_could_not_be_read_back_is_refused_before_the_epoch_is_decided() -> None:
+    handle: dict[str, Any] = {}
+    for _ in range(150):
+        handle = {"in": handle}
+    with pytest.raises(ValueError, match="this prepare record can't be stored: it is nested too deeply"):
+        replace(RECORD, handles={"mine": handle}).encode()
 
 
 def test_record_whose_barrier_is_of_another_epoch_is_refused() -> None:

@@ -14,8 +14,16 @@ FORMAT = 1
 
 
 def seal(kind: str, body: dict[str, Any]) -> bytes:
-    """Encode ``body`` with its kind, format version and checksum."""
+    """Encode ``body`` with its kind, format version and checksum. What could not be read back is a ``ValueError`` here."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    try:
+        parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"this {kind} can't be stored: {error}") from error
+    if len(text) > LARGEST_FILE - 1024:
+        raise ValueError(
+            f"this {kind} can't be stored: it has {len(text):,} bytes. Stage rows, and name them in the handle."
+        )
     digest = hashlib.sha256(text.encode()).hexdigest()
     head = json.dumps({"lockstep": kind, "format": FORMAT, "sha256": digest}, separators=(",", ":"))
     return f"{head}\n{text}\n".encode()
