@@ -419,6 +419,8 @@ def test_other_output_modes_are_refused(harness: Harness, rows: Any, mode: str) 
     [
         '{"add": {"path": "../../other/part-0.parquet", "size": 1, "partitionValues": {}}}',
         '{"add": {"path": "%2Fetc%2Fpasswd", "size": 1, "partitionValues": {}}}',
+        '{"add": {"path": "file:/etc/part-0-x.parquet", "size": 1, "partitionValues": {}}}',
+        '{"add": {"path": "_delta_log/00000000000000000000.json", "size": 1, "partitionValues": {}}}',
         '{"remove": {"path": "part-0.parquet"}}',
         '{"metaData": {"id": "x"}}',
         "not json",
@@ -433,6 +435,20 @@ def test_handle_that_names_anything_but_files_of_the_table_is_refused(harness: H
     with pytest.raises(CheckpointDirectoryError):
         sink.abort(hostile.attempt, hostile.handle)
     assert harness.ids() == []
+
+
+def test_staged_file_that_was_cut_short_is_missed_before_the_commit(harness: Harness, rows: Any) -> None:
+    sink = harness.open(rows(0, 1))
+    prepared = harness.stage(sink, 0, rows(0, 10))
+    staged = Path(harness.path, json.loads(prepared.handle["actions"][0])["add"]["path"])
+    whole = staged.read_bytes()
+    staged.write_bytes(whole[:-1])
+    outcome = sink.commit(prepared)
+    assert (outcome.status, staged.name in outcome.reason) == (CommitStatus.FAILED, True)
+    assert harness.ids() == []
+    staged.write_bytes(whole)
+    assert sink.commit(prepared).status is CommitStatus.DONE
+    assert harness.ids() == list(range(10))
 
 
 def test_sink_needs_exactly_one_of_path_and_table() -> None:

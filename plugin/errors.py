@@ -58,6 +58,10 @@ class StateMigrationError(CheckpointDirectoryError):
     """Stored state can't be read as the types that are declared now without losing or inventing something."""
 
 
+class DataLossError(LockstepError):
+    """Kafka has removed records that the query has yet to read. Nothing of them, and nothing after them, is committed."""
+
+
 class CheckpointError(LockstepError):
     """A checkpoint failed before the epoch was decided. The epoch will be run again."""
 

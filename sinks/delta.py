@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,11 @@ from urllib.parse import unquote
 
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, SchemaMismatchError
 from lockstep.protocol.failpoint import reach
+from lockstep.protocol.fields import Fields, parse_json
 from lockstep.quoting import quoted
 from lockstep.sinks.delta_log import DeltaTableLog, TableState
+from lockstep.sinks.file_reader import hidden
+from lockstep.sinks.handles import NEVER_IN_PATHS, handle_fields, metrics_of, staged_by
 from lockstep.sinks.opening import refuse_all_but_append, refuse_old_copy
 from lockstep.sinks.store_assignment import StoreAssignment
 from lockstep.sinks.two_phase import (
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PHYSICAL = "delta.columnMapping.physicalName"
+_DATA_FILE = re.compile(r"part-[0-9]+-[0-9A-Za-z._-]+\.parquet")
 _FORGETTING = "delta.setTransactionRetentionDuration"
 
 
@@ -163,7 +168,7 @@ class DeltaSink(TwoPhaseCommitSink):
         return self._handle(handle["attempt"], state, actions)
 
     def _handle(self, attempt_id: str, state: TableState, actions: list[str]) -> Handle:
-        adds = [_checked_add(action, self.describe()) for action in actions]
+        adds = [checked_add(action, self.describe()) for action in actions]
         rows = sum(int(json.loads(add.get("stats") or "{}").get("numRecords", 0)) for add in adds)
         return {
             "attempt": attempt_id,
@@ -174,22 +179,22 @@ class DeltaSink(TwoPhaseCommitSink):
         }
 
     def abort(self, attempt: Attempt, handle: Handle) -> None:
-        self._staged.pop(handle["attempt"], None)
-        paths = [_checked_add(action, self.describe())["path"] for action in handle.get("actions", ())]
+        self._staged.pop(staged_by(handle_fields(handle, self.describe(), attempt.epoch), attempt.epoch), None)
+        paths = [add["path"] for add in self._adds(handle, attempt.epoch)] if "actions" in handle else []
         if paths and not self._delta.referenced(paths):
             self._delta.delete_files(paths)
 
     # --- phase 2 ----------------------------------------------------------------------------------------------------
 
     def refresh(self, prepared: PreparedEpoch) -> Handle | None:
-        staged = TableState.from_json(prepared.handle["table"])
+        staged = self._staged_under(prepared)
         if self._delta.known().state == staged:
             return None  # when that is behind, the commit itself finds out and asks to come back here
         view = self._delta.latest()
         if view.state == staged or self._delta.transaction_version(self._app_id) >= prepared.epoch:
             return None
         _log.warning("%s has changed since epoch %d was staged: staging it again", self.describe(), prepared.epoch)
-        rows = _with_names_of_now(self._read_staged(prepared.handle, staged), staged, view.state)
+        rows = _with_names_of_now(self._read_staged(prepared, staged), staged, view.state)
         assignment = self._assignment(rows.schema, view.state)
         try:
             assignment.check()
@@ -217,22 +222,22 @@ class DeltaSink(TwoPhaseCommitSink):
         if not todo:
             return CommitOutcome.already_done(by_attempt)
         state = transaction.state()
-        if any(TableState.from_json(one.handle["table"]) != state for one in todo):
+        if any(self._staged_under(one) != state for one in todo):
             return CommitOutcome.retry("the table has changed since the epoch was staged; it is staged again")
-        actions = [action for one in todo for action in one.handle["actions"]]
-        if not actions:
+        named = [self._adds(one.handle, one.epoch) for one in todo]
+        metrics = _sum([metrics_of(self._fields(one), len(found)) for one, found in zip(todo, named, strict=True)])
+        adds = [add for found in named for add in found]
+        if not adds:
             return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace in the table
-        adds = [_checked_add(action, self.describe()) for action in actions]
-        if gone := self._delta.missing_files([add["path"] for add in adds]):
+        if wrong := self._delta.missing_files({add["path"]: int(add["size"]) for add in adds}):
             return CommitOutcome.failed(
-                f"{len(gone)} staged data files are gone (first: {gone[0]}), probably removed by VACUUM with a retention "
-                "shorter than the commit was delayed. Restore them from versioned storage or a backup."
+                f"{len(wrong)} staged data files are gone or were changed (first: {wrong[0]}), probably removed by VACUUM "
+                "with a retention shorter than the commit was delayed. Restore them from versioned storage or a backup."
             )
-        metrics = _sum([one.handle["metrics"] for one in todo])
         reach("delta.commit.before")
         self._context.token()  # an overtaken driver is refused; one that is overtaken from here on, by Delta itself
         version = transaction.commit(
-            actions,
+            [json.dumps({"add": add}) for add in adds],  # what was looked at, however the handle spelled it
             app_id=self._app_id,
             version=last.epoch,
             now_ms=time.time_ns() // 1_000_000,
@@ -256,9 +261,26 @@ class DeltaSink(TwoPhaseCommitSink):
     def _committed_attempt(self, epoch: int) -> str | None:
         """Which attempt of ``epoch`` is in the table, from the log."""
         try:
-            return json.loads(self._delta.committed_by(self._app_id, epoch) or "{}").get("attempt")  # type: ignore[no-any-return]
-        except (ValueError, AttributeError):
+            told = parse_json(self._delta.committed_by(self._app_id, epoch) or "{}")
+        except ValueError:
             return None  # somebody else's words
+        attempt_id = told.get("attempt") if isinstance(told, dict) else None
+        return attempt_id if isinstance(attempt_id, str) else None
+
+    def _fields(self, prepared: PreparedEpoch) -> Fields:
+        return handle_fields(prepared.handle, self.describe(), prepared.epoch)
+
+    def _staged_under(self, prepared: PreparedEpoch) -> TableState:
+        return TableState.from_fields(self._fields(prepared).fields("table"))
+
+    def _adds(self, handle: Handle, epoch: int) -> list[dict[str, Any]]:
+        """The files that a handle names: those of this table, and no others."""
+        fields = handle_fields(handle, self.describe(), epoch)
+        if fields.text("path") != self._delta.path:
+            raise fields.refusal(
+                f"its files were staged in {fields.text('path')!r}, and the table is {self._delta.path!r}."
+            )
+        return [checked_add(action, self.describe()) for action in fields.texts("actions")]
 
     def _assignment(self, rows: StructType, state: TableState) -> StoreAssignment:
         from pyspark.sql.types import StructType
@@ -266,7 +288,7 @@ class DeltaSink(TwoPhaseCommitSink):
         table = StructType.fromJson(json.loads(state.schema))
         return StoreAssignment(self._context.spark, rows, table, self.describe())
 
-    def _read_staged(self, handle: Handle, state: TableState) -> DataFrame:
+    def _read_staged(self, prepared: PreparedEpoch, state: TableState) -> DataFrame:
         """The rows of the staged files, with the schema under which they were staged."""
         from functools import reduce
 
@@ -274,18 +296,21 @@ class DeltaSink(TwoPhaseCommitSink):
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
-        schema = StructType.fromJson(json.loads(state.schema))
+        adds_of_epoch = self._adds(prepared.handle, prepared.epoch)
+        metrics_of(self._fields(prepared), len(adds_of_epoch))
+        try:
+            schema = StructType.fromJson(json.loads(state.schema))
+        except Exception as error:  # whatever pyspark makes of a text that is no schema
+            raise self._fields(prepared).wrong("table.schema", state.schema, "a schema of Spark's") from error
         physical = {f.name: f.metadata.get(_PHYSICAL, f.name) for f in schema.fields}
         stored = _as_in_files(StructType([f for f in schema.fields if f.name not in state.partition_columns]))
-        place = DeltaTableLog(self._context.spark, handle["path"])
         groups: dict[str, list[dict[str, Any]]] = {}
-        for action in handle["actions"]:
-            add = _checked_add(action, self.describe())
+        for add in adds_of_epoch:
             groups.setdefault(json.dumps(add["partitionValues"], sort_keys=True), []).append(add)
         spark = self._context.spark
         parts = []
         for adds in groups.values():
-            frame = spark.read.schema(stored).parquet(*[place.absolute(add["path"]) for add in adds])
+            frame = spark.read.schema(stored).parquet(*[self._delta.absolute(add["path"]) for add in adds])
             values = adds[0]["partitionValues"]
             parts.append(
                 frame.select(
@@ -346,23 +371,31 @@ def _with_names_of_now(rows: DataFrame, staged: TableState, now: TableState) -> 
     return rows.drop(*gone).withColumnsRenamed({name: names[p] for name, p in physical.items() if p in names})
 
 
-def _checked_add(action: str, target: str) -> dict[str, Any]:
-    """The AddFile of a handle's action; anything else, or a path outside the table, is refused."""
+def checked_add(action: str, target: str) -> dict[str, Any]:
+    """The AddFile of a handle's action; anything else, or a path that is none of the table's data files, is refused."""
+    remedy = "The prepare record was edited: restore lockstep/prepared in the checkpoint directory from a backup."
     try:
-        parsed = json.loads(action)
-        (kind,) = parsed
-        add: dict[str, Any] = parsed[kind]
-        path = unquote(add["path"])
-    except (ValueError, TypeError, KeyError) as error:
+        parsed = Fields(parse_json(action), f"{target}: a handle", "file action", remedy)
+    except ValueError as error:
         raise CheckpointDirectoryError(
-            f"{target}: a handle holds something that is not a file action: {error!r}"
+            f"{target}: a handle holds something that is not a file action: {error}. {remedy}"
         ) from error
-    if kind != "add" or path.startswith("/") or ".." in path.split("/") or "://" in path:
-        raise CheckpointDirectoryError(
-            f"{target}: a handle holds {kind!r} of {path!r}; only files of the table may be added"
-        )
-    return add
+    if list(parsed) != ["add"]:
+        raise parsed.refusal(f"it holds {', '.join(parsed)[:80]!r}; only files of the table may be added.")
+    fields = parsed.fields("add")
+    path = unquote(fields.text("path"))
+    directories, _, name = path.rpartition("/")
+    inside = all(piece and not hidden(piece) for piece in directories.split("/")) if directories else path == name
+    if not inside or NEVER_IN_PATHS.search(path) or not _DATA_FILE.fullmatch(name):
+        raise parsed.refusal(f"it adds {path[:200]!r}; only data files of the table may be added.")
+    if "deletionVector" in fields and not fields.is_null("deletionVector"):
+        raise parsed.refusal("it adds a deletion vector, which no file that was just staged has.")
+    fields.count("size")
+    values = fields.json_object("partitionValues")
+    if not all(value is None or isinstance(value, str) for value in values.values()):
+        raise fields.wrong("partitionValues", values, "texts by column")
+    return parsed.json_object("add")
 
 
 def _sum(metrics: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(int(one[name]) for one in metrics) for name in ("rows", "bytes", "files")}
+    return {name: sum(one[name] for one in metrics) for name in ("rows", "bytes", "files")}

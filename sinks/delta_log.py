@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from lockstep.protocol.fields import Fields
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -39,13 +41,14 @@ class TableState:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TableState:
+    def from_fields(cls, fields: Fields) -> TableState:
+        """What ``to_json`` made, from a handle."""
         return cls(
-            table_id=data["table_id"],
-            schema=data["schema"],
-            partition_columns=tuple(data["partition_columns"]),
-            settings=dict(data["settings"]),
-            protocol=data["protocol"],
+            table_id=fields.text("table_id"),
+            schema=fields.text("schema"),
+            partition_columns=tuple(fields.texts("partition_columns")),
+            settings=fields.text_values("settings"),
+            protocol=fields.text("protocol"),
         )
 
 
@@ -129,9 +132,9 @@ class DeltaTableLog:
                 return next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
         return None
 
-    def missing_files(self, paths: Sequence[str]) -> list[str]:
-        """Which of the staged files (paths as in the log) are not there."""
-        return [path for path in paths if not self._file_system.exists(self._absolute(path))]
+    def missing_files(self, sizes: Mapping[str, int]) -> list[str]:
+        """Which of the staged files (paths as in the log, and their bytes) are not there as they were staged."""
+        return [path for path, size in sizes.items() if self._size(path) != size]
 
     def referenced(self, paths: Sequence[str]) -> bool:
         """Whether the table refers, or until lately referred, to any of these files. Runs a small Spark job."""
@@ -151,6 +154,10 @@ class DeltaTableLog:
     def absolute(self, path: str) -> str:
         """Address of a data file, given its path as in the log."""
         return str(self._absolute(path).toString())
+
+    def _size(self, path: str) -> int | None:
+        place = self._absolute(path)
+        return int(self._file_system.getFileStatus(place).getLen()) if self._file_system.exists(place) else None
 
     def _absolute(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._log.dataPath(), unquote(path))

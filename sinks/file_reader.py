@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 FORMATS = ("parquet", "json", "csv", "orc")
 OWN = "_lockstep"
-ATTEMPT = re.compile(r"[0-9]+-[0-9]+-[0-9A-Za-z]+")
 NO_GLOBS = "__globPaths__"  # Spark's own option: '[', '{' and '*' in a path stand for themselves
 
 _MARKER = re.compile(r"[0-9]{12,}")
@@ -154,6 +153,11 @@ class FileDirectory:
 
     def exists(self, path: str) -> bool:
         return bool(self._files.exists(self.at(path)))
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; ``None`` when it is not there."""
+        found = {name: size for name, size, is_directory in self._list(path) if not is_directory}
+        return found.get(path.rpartition("/")[2])
 
     def committed(self) -> dict[str, int]:
         """The last committed epoch of every writer that was ever opened here; -1 for none."""

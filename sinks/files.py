@@ -8,14 +8,15 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.errors import CheckpointDirectoryError, CheckpointError, ConfigurationError
+from lockstep.errors import CheckpointDirectoryError, CheckpointError, ConfigurationError, CorruptRecordError
 from lockstep.protocol.failpoint import reach
+from lockstep.protocol.fields import Fields, parse_json
 from lockstep.sinks.disk import sync_directories, sync_tree
 from lockstep.sinks.file_reader import (
-    ATTEMPT,
     NO_GLOBS,
     OWN,
     DataFileName,
@@ -26,8 +27,17 @@ from lockstep.sinks.file_reader import (
     highest_marker,
     markers,
 )
+from lockstep.sinks.handles import ATTEMPT, NEVER_IN_PATHS, handle_fields, metrics_of, staged_by
 from lockstep.sinks.opening import refuse_all_but_append, refuse_old_copy
-from lockstep.sinks.two_phase import Attempt, CommitOutcome, Handle, PreparedEpoch, SinkContext, TwoPhaseCommitSink
+from lockstep.sinks.two_phase import (
+    Attempt,
+    CommitOutcome,
+    CommitStatus,
+    Handle,
+    PreparedEpoch,
+    SinkContext,
+    TwoPhaseCommitSink,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -38,6 +48,15 @@ _OBSERVATION_SECONDS = 10.0
 _MARKERS_KEPT = 2
 _NESTED = ("struct", "array", "map", "variant")
 _SUFFIX = re.compile(r"(?:[-.]c[0-9]{3,})?(?P<suffix>(?:\.[A-Za-z0-9_]+)*)$")  # of part-00000-<job>-c000.snappy.parquet
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A file of an epoch: where it is staged, where readers will find it, and how large it was when it was staged."""
+
+    staged: str
+    final: str
+    bytes: int
 
 
 class FileSink(TwoPhaseCommitSink):
@@ -155,6 +174,12 @@ class FileSink(TwoPhaseCommitSink):
         if self._storage.create("birth", _encoded(layout)):
             return
         before = _decoded(self._storage.read("birth"))
+        if not layout.keys() <= before.keys():
+            where = f"{self._directory.location}/{self._own}/birth"
+            raise CorruptRecordError(
+                f"{self.describe()}: {where} is damaged, and says nothing of how sink {self._context.uid!r} began there. "
+                f"It was left as it is. Restore it from a backup, or write this into it: {_encoded(layout).decode()}"
+            )
         if any(before.get(name) != value for name, value in layout.items()):
             raise ConfigurationError(
                 f"{self.describe()}: sink {self._context.uid!r} began there with format={before.get('format')!r} and "
@@ -165,7 +190,7 @@ class FileSink(TwoPhaseCommitSink):
     # --- phase 1 ----------------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt) -> Handle:
-        return {"attempt": self._checked_id(attempt.id)}
+        return {"attempt": attempt.id}
 
     def write(self, handle: Handle, batch: DataFrame) -> None:
         from pyspark.sql import Observation
@@ -221,7 +246,9 @@ class FileSink(TwoPhaseCommitSink):
     def abort(self, attempt: Attempt, handle: Handle) -> None:
         """Removes what is staged, and nothing that is visible."""
         self._observed.pop(attempt.id, None)
-        self._storage.delete(f"staged/{self._checked_id(handle['attempt'])}")
+        self._storage.delete(
+            f"staged/{staged_by(handle_fields(handle, self.describe(), attempt.epoch), attempt.epoch)}"
+        )
 
     # --- phase 2 ----------------------------------------------------------------------------------------------------
 
@@ -236,44 +263,48 @@ class FileSink(TwoPhaseCommitSink):
         6. Remove older markers and what is left of the staged files.
         """
         files = self._checked_files(prepared)
+        metrics = metrics_of(self._fields(prepared), len(files))
         with self._committing:
-            outcome = self._commit(prepared, files)
+            outcome = self._commit(prepared, files, metrics)
             if outcome.committed:
                 self._tidy_up(prepared)  # 6.
         return outcome
 
-    def _commit(self, prepared: PreparedEpoch, files: Mapping[str, str]) -> CommitOutcome:
+    def _commit(self, prepared: PreparedEpoch, files: Sequence[_Move], metrics: Mapping[str, int]) -> CommitOutcome:
         if (committed := self._committed()) >= prepared.epoch:  # 1.
             return self._already_done(committed, prepared.epoch)
         if not files:
-            return CommitOutcome.done(**prepared.handle.get("metrics", {}))  # leaves no trace, so it can be done again
+            return CommitOutcome(CommitStatus.DONE, details=metrics)  # leaves no trace, so it can be done again
         self._context.token()  # 2.
-        todo = {staged: final for staged, final in files.items() if not self._directory.exists(final)}
-        if gone := [staged for staged in todo if not self._directory.exists(staged)]:
+        todo = [file for file in files if not self._directory.exists(file.final)]
+        sizes = {file.staged: self._directory.size(file.staged) for file in todo}
+        if wrong := [file for file in todo if sizes[file.staged] != file.bytes]:
             if (committed := self._committed()) >= prepared.epoch:  # another driver was faster
                 return self._already_done(committed, prepared.epoch)
+            first, size = wrong[0], sizes[wrong[0].staged]
+            what = "is gone" if size is None else f"has {size} bytes and was staged with {first.bytes}"
             return CommitOutcome.failed(
-                f"epoch {prepared.epoch}: {len(gone)} staged files are gone from {self.describe()} (first: {gone[0]}). "
-                "Restore them from versioned storage or a backup, and start again."
+                f"epoch {prepared.epoch}: {len(wrong)} staged files of {self.describe()} are gone or were changed (first: "
+                f"{first.staged} {what}). Restore them from versioned storage or a backup, and start again."
             )
-        for staged, final in todo.items():  # 3.
-            if not self._directory.move(staged, final) and not self._directory.exists(final):
-                raise OSError(f"epoch {prepared.epoch}: the file system refused to move {staged} to {final}")
+        for file in todo:  # 3.
+            if not self._directory.move(file.staged, file.final) and not self._directory.exists(file.final):
+                raise OSError(f"epoch {prepared.epoch}: the file system refused to move {file.staged} to {file.final}")
             reach("files.move.after")
         if self._local is not None:  # 4.
-            sync_directories(self._local, files.values())
+            sync_directories(self._local, [file.final for file in files])
         reach("files.marker.before")
         token = self._context.token()
         marker = {"epoch": prepared.epoch, "attempt": prepared.attempt.id, "token": token}
         if not self._storage.create(_marker(prepared.epoch), _encoded(marker)):  # 5.
             return self._already_done(prepared.epoch, prepared.epoch)
-        return CommitOutcome.done(**prepared.handle.get("metrics", {}))
+        return CommitOutcome(CommitStatus.DONE, details=metrics)
 
     def _tidy_up(self, prepared: PreparedEpoch) -> None:
         try:
             for name in markers(self._storage.list("committed"))[:-_MARKERS_KEPT]:
                 self._storage.delete(f"committed/{name}")
-            self._storage.delete(f"staged/{prepared.attempt.id}")
+            self._storage.delete(f"staged/{staged_by(self._fields(prepared), prepared.epoch)}")
         except Exception as error:  # invisible files are left behind: a cost, not a wrong result
             _log.warning("epoch %d: %s could not tidy up: %s", prepared.epoch, self.describe(), error)
 
@@ -289,41 +320,35 @@ class FileSink(TwoPhaseCommitSink):
 
     def _already_done(self, committed: int, epoch: int) -> CommitOutcome:
         marker = _decoded(self._storage.read(_marker(committed))) if committed == epoch else {}
-        return CommitOutcome.already_done(marker.get("attempt"))
+        attempt_id = marker.get("attempt")
+        return CommitOutcome.already_done(attempt_id if isinstance(attempt_id, str) else None)
 
-    def _staged(self, attempt_id: object) -> str:
-        return f"{self._own}/staged/{self._checked_id(attempt_id)}"
+    def _staged(self, attempt_id: str) -> str:
+        return f"{self._own}/staged/{attempt_id}"
 
-    def _checked_id(self, attempt_id: object) -> str:
-        if not isinstance(attempt_id, str) or not ATTEMPT.fullmatch(attempt_id):
-            raise CheckpointDirectoryError(
-                f"{self.describe()}: a handle holds {attempt_id!r}, which is no attempt's id"
-            )
-        return attempt_id
+    def _fields(self, prepared: PreparedEpoch) -> Fields:
+        return handle_fields(prepared.handle, self.describe(), prepared.epoch)
 
-    def _checked_files(self, prepared: PreparedEpoch) -> dict[str, str]:
+    def _checked_files(self, prepared: PreparedEpoch) -> list[_Move]:
         """Where each file is and where it goes, in the target. A handle that names anything but own files is refused."""
-        attempt_id = prepared.attempt.id
+        fields = self._fields(prepared)
+        attempt_id = staged_by(fields, prepared.epoch)
         own = DataFileName(self._writer, attempt_id, prepared.epoch)
-        try:
-            named = [(str(one["staged"]), str(one["final"])) for one in prepared.handle["files"]]
-            agrees = prepared.handle["attempt"] == attempt_id
-        except (KeyError, TypeError) as error:
-            raise CheckpointDirectoryError(
-                f"{self.describe()}: the handle of epoch {prepared.epoch} lacks or garbles a field: {error!r}"
-            ) from error
-        for staged, final in named:
-            if not agrees or not (_is_inside(staged) and _is_inside(final) and DataFileName.parse(final) == own):
-                raise CheckpointDirectoryError(
-                    f"{self.describe()}: the handle of epoch {prepared.epoch} would move {staged!r} to {final!r}; only "
-                    "files of the epoch may be moved, and only inside of the directory"
+        moves = []
+        for file in fields.list_of_fields("files"):
+            staged, final = file.text("staged"), file.text("final")
+            if not (_is_inside(staged) and _is_inside(final) and DataFileName.parse(final) == own):
+                raise fields.refusal(
+                    f"it would move {staged!r} to {final!r}, and only files of the epoch may be moved, inside of the "
+                    "directory."
                 )
-        return {f"{self._staged(attempt_id)}/{staged}": final for staged, final in named}
+            moves.append(_Move(f"{self._staged(attempt_id)}/{staged}", final, file.count("bytes")))
+        return moves
 
 
 def _is_inside(path: str) -> bool:
     """Whether a path from a handle is relative, stays inside of the directory, and is one that readers look at."""
-    return "://" not in path and all(piece and piece != ".." and not hidden(piece) for piece in path.split("/"))
+    return not NEVER_IN_PATHS.search(path) and all(piece and not hidden(piece) for piece in path.split("/"))
 
 
 def _marker(epoch: int) -> str:
@@ -337,7 +362,7 @@ def _encoded(fields: Mapping[str, Any]) -> bytes:
 def _decoded(data: bytes | None) -> dict[str, Any]:
     """The fields of a marker or of the birth file; none when somebody has tampered with it."""
     try:
-        fields = json.loads(data or b"{}")
+        fields = parse_json(data or b"{}")
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}

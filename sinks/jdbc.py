@@ -15,7 +15,9 @@ from lockstep.errors import (
     SchemaMismatchError,
 )
 from lockstep.protocol.failpoint import reach
+from lockstep.protocol.fields import Fields
 from lockstep.sinks import postgres_sql as sql
+from lockstep.sinks.handles import handle_fields, metrics_of, staged_by
 from lockstep.sinks.opening import refuse_old_copy
 from lockstep.sinks.postgres_address import PostgresAddress
 from lockstep.sinks.postgres_session import DRIVER, PostgresSession, SqlError, Transaction, redacted_errors
@@ -195,7 +197,7 @@ class JdbcSink(TwoPhaseCommitSink):
             raise SchemaMismatchError(
                 f"{self.describe()}: the batch has the columns {batch.columns}, not {handle['columns']}."
             )
-        stage = self._stage(handle)
+        stage = self._own_stage(handle)
         with self._staging.transaction() as transaction:
             table = columns_of(transaction, self._table)
             for statement in sql.create_stage(
@@ -216,7 +218,7 @@ class JdbcSink(TwoPhaseCommitSink):
             raise SqlError(f"{self.describe()} does not take the rows: {error}", error.state) from None
 
     def pre_commit(self, handle: Handle) -> Handle:
-        stage = self._stage(handle)
+        stage = self._own_stage(handle)
         with self._staging.transaction() as transaction:
             rows = int(transaction.query(f"SELECT count(*) FROM {stage.sql}")[0][0] or 0)
             size = int(transaction.query(_SIZE, stage.sql)[0][0] or 0) if rows else 0
@@ -227,7 +229,7 @@ class JdbcSink(TwoPhaseCommitSink):
     def abort(self, attempt: Attempt, handle: Handle) -> None:
         with self._staging.transaction() as transaction:
             transaction.execute(_DO_NOT_WAIT)
-            transaction.execute(sql.drop_stage(self._stage(handle)))
+            transaction.execute(sql.drop_stage(self._stage(handle, attempt.epoch)))
 
     def clean_up(self, is_stray: Callable[[str], bool]) -> None:
         with self._staging.transaction() as transaction:
@@ -252,7 +254,12 @@ class JdbcSink(TwoPhaseCommitSink):
         4. Advance the marker, and commit.
         """
         for one in prepared:
-            self._stage(one.handle)
+            self._stage(one.handle, one.epoch)
+            fields = self._fields(one)
+            fields.texts("columns")
+            if fields.flag("empty") == bool(metrics_of(fields, 0)["rows"]):
+                raise fields.refusal("it speaks of rows, and of an empty epoch.")
+        rows = {one.epoch: metrics_of(self._fields(one), 0)["rows"] for one in prepared}
         moving: PreparedEpoch | None = None
         mine = (self._context.lineage, self._context.uid)
         try:
@@ -270,11 +277,11 @@ class JdbcSink(TwoPhaseCommitSink):
                 if not todo:
                     return CommitOutcome.already_done(by_attempt)
                 by_attempt = by_attempt if len(todo) < len(prepared) else None
-                full = [one for one in todo if not one.handle["empty"]]
+                full = [one for one in todo if not self._fields(one).flag("empty")]
                 if not full:
                     return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace
                 for moving in full:  # 3.
-                    stage = self._stage(moving.handle)
+                    stage = self._stage(moving.handle, moving.epoch)
                     transaction.execute(self._move(stage, moving.handle["columns"]))
                     transaction.execute(_CHECK_NOW)
                     transaction.execute(sql.drop_stage(stage))
@@ -287,8 +294,8 @@ class JdbcSink(TwoPhaseCommitSink):
                 raise  # a passing fault, or the outcome is not known: the marker will tell
             return CommitOutcome.failed(reason)
         reach("jdbc.commit.after")
-        rows = sum(int(one.handle["metrics"]["rows"]) for one in full)
-        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"rows": rows})
+        moved = sum(rows[one.epoch] for one in full)
+        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"rows": moved})
 
     def _token(self, marked: int) -> int:
         mine = self._context.token()  # raises when a newer driver is known by the checkpoint directory
@@ -330,15 +337,25 @@ class JdbcSink(TwoPhaseCommitSink):
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _stage(self, handle: Handle) -> TableName:
+    def _fields(self, prepared: PreparedEpoch) -> Fields:
+        return handle_fields(prepared.handle, self.describe(), prepared.epoch)
+
+    def _stage(self, handle: Handle, epoch: int) -> TableName:
         """The staging table of a handle. Handles come from disk: no other table is touched for them."""
-        name: Any = handle["stage"]
-        if not isinstance(name, str) or not name.startswith(self._prefix):
+        fields = handle_fields(handle, self.describe(), epoch)
+        own = sql.stage_name(self._context.lineage, self._context.uid, staged_by(fields, epoch))
+        name: Any = handle.get("stage")
+        if name != own:
             raise CheckpointDirectoryError(
-                f"{self.describe()}: a handle names the table {name!r}, which is no staging table of sink "
-                f"{self._context.uid!r}. The checkpoint directory was edited, or belongs to another query."
+                f"{self.describe()}: a handle of epoch {epoch} names the table {name!r}, which is no staging table of sink "
+                f"{self._context.uid!r} for it. The checkpoint directory was edited, or belongs to another query: restore "
+                "lockstep/prepared from a backup."
             )
-        return self._table.sibling(name)
+        return self._table.sibling(own)
+
+    def _own_stage(self, handle: Handle) -> TableName:
+        """The staging table of a handle that ``begin`` has just made."""
+        return self._table.sibling(str(handle["stage"]))
 
     def _comment(self, handle: Handle) -> str:
         return sql.stage_comment(self._context.lineage, self._context.uid, handle["attempt"])

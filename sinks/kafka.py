@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from lockstep.choices import choose
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 from lockstep.protocol.failpoint import reach
+from lockstep.sinks.handles import handle_fields, metrics_of, staged_by
 from lockstep.sinks.kafka_markers import Marker, Markers, highest_epoch
 from lockstep.sinks.kafka_publisher import Publisher, PublishError, RowRefusedError, staged_files
 from lockstep.sinks.kafka_rows import RecordColumns, RecordPlan, TopicRules, find_columns, record_size, refusal
@@ -61,6 +62,7 @@ _NUMBERS = ("transaction.timeout.ms", "max.request.size", "buffer.memory", "batc
 _FIRST_TIMEOUT_MS = 60_000  # Kafka's default
 _LONGEST_TIMEOUT_MS = 900_000  # what a broker allows unless told otherwise
 _CLOSE_SECONDS = 5.0
+_MOST_LANES = 64
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -139,8 +141,8 @@ class KafkaSink(TwoPhaseCommitSink):
         for option, name in (("topic", topic), ("marker_topic", marker_topic)):
             if name is not None and not _TOPIC_NAME.fullmatch(name):
                 raise ConfigurationError(f"{option}={name!r} is no topic name: use letters, digits, '.', '_' and '-'.")
-        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 1 <= parallelism <= 64:
-            raise ConfigurationError(f"parallelism={parallelism!r}: use a whole number from 1 to 64.")
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 1 <= parallelism <= _MOST_LANES:
+            raise ConfigurationError(f"parallelism={parallelism!r}: use a whole number from 1 to {_MOST_LANES}.")
         self._delivery = choose(DeliveryGuarantee, delivery, "delivery")
         if timestamp is not None and self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             raise ConfigurationError(
@@ -352,7 +354,7 @@ class KafkaSink(TwoPhaseCommitSink):
         return [row.topic for row in named]
 
     def abort(self, attempt: Attempt, handle: Handle) -> None:
-        self._staging.delete(handle["attempt"])
+        self._staging.delete(staged_by(handle_fields(handle, self.describe(), attempt.epoch), attempt.epoch))
 
     def clean_up(self, is_stray: Callable[[str], bool]) -> None:
         for attempt_id in self._staging.attempts():
@@ -372,13 +374,16 @@ class KafkaSink(TwoPhaseCommitSink):
 
         After any error in between it is not known what was published: the lanes are closed, and step 2 finds out.
         """
-        if not prepared.handle.get("lanes"):
-            return CommitOutcome.done()  # no rows; or they are there already, at least once
+        if self._delivery is DeliveryGuarantee.AT_LEAST_ONCE:
+            return CommitOutcome.done()  # they are there already
+        epoch = _Prepared.read(prepared, self._topic, self.describe())
+        if not epoch.lanes:
+            return CommitOutcome.done()  # no rows
         with self._lock:
             started = time.monotonic()
             try:
                 token = self._context.token()  # 1.
-                outcome = self._publish(prepared, token)
+                outcome = self._publish(epoch, token)
             except (RowRefusedError, CheckpointDirectoryError) as error:
                 self._let_go(abort=True)
                 return CommitOutcome.failed(str(error))
@@ -390,34 +395,37 @@ class KafkaSink(TwoPhaseCommitSink):
                 self._let_go(abort=False)
                 raise
         try:
-            self._staging.delete(prepared.handle["attempt"])  # 4.
+            self._staging.delete(epoch.staged_by)  # 4.
         except Exception as error:  # invisible rows are left behind: a cost, not a wrong result
             _log.warning("epoch %d: %s could not remove staged files: %s", prepared.epoch, self.describe(), error)
         return outcome
 
-    def _publish(self, prepared: PreparedEpoch, token: int) -> CommitOutcome:
-        lanes = prepared.handle["lanes"]
-        self._make_ready(range(len(lanes)), prepared.handle["topics"])  # 2.
-        todo = [k for k in range(len(lanes)) if self._published[k].epoch < prepared.epoch]
-        others = {self._published[k].attempt for k in range(len(lanes)) if self._published[k].epoch == prepared.epoch}
-        by_attempt = next(iter(others - {prepared.attempt.id}), next(iter(others), None))
+    def _publish(self, given: _Prepared, token: int) -> CommitOutcome:
+        lanes = given.lanes
+        self._make_ready(range(len(lanes)), given.topics)  # 2.
+        todo = [k for k in range(len(lanes)) if self._published[k].epoch < given.epoch]
+        others = {self._published[k].attempt for k in range(len(lanes)) if self._published[k].epoch == given.epoch}
+        by_attempt = next(iter(others - {given.attempt}), next(iter(others), None))
         if not todo:
             return CommitOutcome.already_done(by_attempt)
         # Only with checkpoints AT_LEAST_ONCE can another attempt have published a part, perhaps divided otherwise.
-        todo = [k for k in range(len(lanes)) if self._published[k].attempt != prepared.attempt.id]
-        marker = Marker(prepared.epoch, prepared.attempt.id, token)
+        todo = [k for k in range(len(lanes)) if self._published[k].attempt != given.attempt]
+        marker = Marker(given.epoch, given.attempt, token)
         with ThreadPoolExecutor(len(todo)) as pool:  # 3.
-            for future in [pool.submit(self._publish_lane, k, lanes[k], prepared, marker) for k in todo]:
+            for future in [pool.submit(self._publish_lane, k, lanes[k], marker) for k in todo]:
                 future.result()
-        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details=dict(prepared.handle["metrics"]))
+        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details=given.metrics)
 
-    def _publish_lane(
-        self, lane: int, files: Sequence[Mapping[str, Any]], prepared: PreparedEpoch, marker: Marker
-    ) -> None:
+    def _publish_lane(self, lane: int, files: Sequence[_StagedFile], marker: Marker) -> None:
         publisher = self._lanes[lane]
-        paths = [self._staging.absolute(checked_relative(file["path"], self.describe())) for file in files]
         publisher.begin()
-        publisher.send(paths, prepared.handle["topic"])
+        sent = publisher.send([self._staging.absolute(file.path) for file in files], self._topic)
+        if changed := [file for file, rows in zip(files, sent, strict=True) if file.rows != rows]:
+            raise RowRefusedError(
+                f"the staged file {changed[0].path} has no longer the {changed[0].rows} rows that it was staged with. "
+                "Restore it from a backup and start again.",
+                "RowRefused",
+            )
         publisher.mark(self._markers.topic, *self._markers.progress(lane, marker))
         reach("kafka.commit.before")
         publisher.commit()
@@ -505,6 +513,47 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _admin(self) -> KafkaAdmin:
         return KafkaAdmin(self._context.spark, self._client, operation="WRITE", owner="sink")
+
+
+@dataclass(frozen=True)
+class _StagedFile:
+    path: str  # in the staging directory
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The handle of an epoch, looked through: what was staged for this topic, for this epoch, and nothing else."""
+
+    epoch: int
+    attempt: str
+    staged_by: str
+    topics: list[str]
+    lanes: list[list[_StagedFile]]
+    metrics: dict[str, int]
+
+    @classmethod
+    def read(cls, prepared: PreparedEpoch, topic: str | None, target: str) -> _Prepared:
+        fields = handle_fields(prepared.handle, target, prepared.epoch)
+        owner = staged_by(fields, prepared.epoch)
+        named = None if fields.is_null("topic") else fields.text("topic")
+        if named != topic:
+            raise fields.wrong("topic", named, f"the sink's own topic, {topic!r},")
+        topics = fields.texts("topics")
+        if not all(_TOPIC_NAME.fullmatch(one) for one in topics):
+            raise fields.wrong("topics", topics, "a list of topics")
+        lanes = fields.list_of_lists("lanes")
+        if len(lanes) > _MOST_LANES:
+            raise fields.wrong("lanes", lanes, f"a list of at most {_MOST_LANES} lanes")
+        staged = []
+        for lane in lanes:
+            paths = [checked_relative(file.text("path"), target) for file in lane]
+            if not paths or not all(path.startswith(f"{owner}/") for path in paths):
+                raise fields.refusal(f"its files are not those that attempt {owner} has staged: {paths[:3]}.")
+            rows = [file.count("rows") for file in lane]
+            staged.append([_StagedFile(*one) for one in zip(paths, rows, strict=True)])
+        metrics = metrics_of(fields, sum(map(len, staged)))
+        return cls(prepared.epoch, prepared.attempt.id, owner, topics, staged, metrics)
 
 
 def _now_ms() -> int:

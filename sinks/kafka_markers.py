@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, CorruptRecordError
+from lockstep.protocol.fields import Fields, number_in_name, parse_json
 from lockstep.sinks.kafka_publisher import newest_markers
 from lockstep.sources.client_settings import ClientSettings
 
@@ -42,10 +43,17 @@ class Marker:
 def decode(text: str, where: str) -> Marker:
     """Read a marker's value; anything else in its place is an error that says where."""
     try:
-        body = json.loads(text)
-        return Marker(int(body["epoch"]), str(body["attempt"]), int(body["token"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRecordError(f"{where} holds something that is no marker: {text[:80]!r}") from error
+        body = Fields(parse_json(text), where, "marker", "")
+        return Marker(body.count("epoch"), body.name("attempt"), body.count("token"))
+    except (ValueError, CorruptRecordError) as error:
+        raise _garbled(where, text) from error
+
+
+def _garbled(where: str, text: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"{where} holds something that is no marker: {text[:80]!r}. Only the sink may write there. Write the last good "
+        "record of this key to the topic again, or start over with a new checkpoint directory and a uid of its own."
+    )
 
 
 def highest_epoch(markers: Mapping[int, Marker]) -> int:
@@ -102,10 +110,11 @@ class Markers:
 
     def _refuse_other_prefix(self, birth: str) -> None:
         """An earlier driver's producer is fenced by its transactional id: under another one it would go on."""
+        where = f"key {self._name!r} of the marker topic {self.topic!r}"
         try:
-            before = json.loads(birth)["transactional_id_prefix"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptRecordError(f"key {self._name!r} of the marker topic {self.topic!r} is garbled") from error
+            before = Fields(parse_json(birth), where, "marker", "").text("transactional_id_prefix")
+        except (ValueError, CorruptRecordError) as error:
+            raise _garbled(where, birth) from error
         if before != self._prefix:
             raise ConfigurationError(
                 f"transactional_id_prefix={self._prefix!r}: this sink began with {before!r}, by which earlier drivers are "
@@ -117,10 +126,13 @@ class Markers:
         lanes = {}
         for key, value in found.items():
             if key.startswith(prefix):
-                lane = key.removeprefix(prefix)
-                if not lane.isdigit():
-                    raise CheckpointDirectoryError(f"the marker topic {self.topic!r} has a record with the key {key!r}")
-                lanes[int(lane)] = decode(value, f"key {key!r} of the marker topic {self.topic!r}")
+                lane = number_in_name(key.removeprefix(prefix))
+                if lane is None:
+                    raise CheckpointDirectoryError(
+                        f"the marker topic {self.topic!r} has a record with the key {key!r}, which is none of the sink's. "
+                        "Write a tombstone for that key, and start again."
+                    )
+                lanes[lane] = decode(value, f"key {key!r} of the marker topic {self.topic!r}")
         return lanes
 
     def birth(self) -> tuple[str, str]:

@@ -55,13 +55,18 @@ class Publisher:
     def begin(self) -> None:
         self._call(self._java.begin)
 
-    def send(self, files: Sequence[str], topic: str | None) -> None:
-        """Send the rows of staged files, in order, and wait until all have arrived. They are not visible yet."""
+    def send(self, files: Sequence[str], topic: str | None) -> list[int]:
+        """Send the rows of staged files, in order, and wait until all have arrived. They are not visible yet.
+
+        Returns how many each file had.
+        """
+        sent = []
         for file in files:
-            self._call(lambda file=file: self._java.send(file, topic))
+            sent.append(int(self._call(lambda file=file: self._java.send(file, topic))))
             if self._java.refused():
                 break
         self._flush()
+        return sent
 
     def mark(self, topic: str, key: str, value: str) -> None:
         self._call(lambda: self._java.mark(topic, key, value))

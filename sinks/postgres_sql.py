@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from lockstep.errors import ConfigurationError
+from lockstep.protocol.fields import parse_json
 
 ROW = "__lockstep_row"
 """Staging tables' extra column: the row's number in its epoch."""
@@ -179,7 +180,7 @@ def stage_comment(lineage: str, uid: str, attempt_id: str) -> str:
 def staged_attempt(comment: str | None, lineage: str, uid: str) -> str | None:
     """The attempt that a staging table belongs to, if it is one of this sink's."""
     try:
-        owner = json.loads(comment or "")["lockstep"]
+        owner = parse_json(comment or "")["lockstep"]
         return str(owner["attempt"]) if (owner["lineage"], owner["uid"]) == (lineage, uid) else None
     except (ValueError, TypeError, KeyError):
         return None  # somebody else's words

@@ -124,7 +124,8 @@ class TwoPhaseCommitSink(ABC):
     committer's thread is committing an earlier epoch.
 
     Exceptions: in phase 1 any exception fails the attempt, and the epoch is run again. In ``commit`` an exception counts
-    as ``RETRY``: raise freely when the outcome is not known.
+    as ``RETRY``: raise freely when the outcome is not known. ``CheckpointDirectoryError`` counts as ``FAILED``: the handle
+    makes no sense. Handles come back from disk; look at what one names before anything is moved or deleted on its account.
     """
 
     reads_whole_batch: bool = False

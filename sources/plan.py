@@ -48,6 +48,7 @@ class KafkaStream(StreamSource):
     commit_interval: timedelta = DEFAULT_COMMIT_INTERVAL
     client_settings: ClientSettings = field(default_factory=lambda: ClientSettings({}))
     startup_problem: str | None = None  # why a first start must be refused
+    fail_on_data_loss: bool = True  # Spark's option
 
     def reads(self, topic: str) -> bool:
         """Whether the subscription takes in ``topic``."""
@@ -100,6 +101,7 @@ def kafka_stream(index: int, options: Mapping[str, str]) -> KafkaStream:
         commit_interval=interval,
         client_settings=ClientSettings(settings),
         startup_problem=lower.get(keys.STARTUP_PROBLEM),
+        fail_on_data_loss=lower.get("failondataloss", "true").strip().lower() != "false",
     )
 
 

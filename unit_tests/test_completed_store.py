@@ -29,7 +29,7 @@ def checkpoint(id: int, attempts: dict[int, str] | None = None, committed: bool 
 
 def loaded(storage: MemoryStorage, retained: int = 10) -> CompletedCheckpointStore:
     store = CompletedCheckpointStore(storage, retained)
-    store.load()
+    store.load("life")
     return store
 
 

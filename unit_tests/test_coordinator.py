@@ -44,7 +44,7 @@ class Stage:
         self.clock = ManualClock()
         self.storage = storage or MemoryStorage()
         self.store = CompletedCheckpointStore(self.storage, 10)
-        self.store.load()
+        self.store.load("life")
         self.journal = Journal()
         self.coordinator = CheckpointCoordinator(
             CheckpointConfig(**settings),

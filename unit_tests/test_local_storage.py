@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import lockstep
 from lockstep.engine.local_storage import LocalStorage
+from lockstep.errors import CorruptRecordError
 from lockstep.testing import MemoryStorage
 from unit_tests.storage_contract import StorageContract
 
@@ -20,6 +22,23 @@ class TestLocalStorage(StorageContract):
         return LocalStorage(tmp_path / "checkpoint")
 
 
+def test_reads_regular_files_of_bounded_size_and_nothing_else(tmp_path: Path) -> None:
+    """A device never ends, a pipe waits for ever, and a sparse file may be larger than memory."""
+    storage = LocalStorage(tmp_path)
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**40)
+    for name in ("directory", "pipe", "device", "sparse"):
+        with pytest.raises(CorruptRecordError, match=rf"{name} .*Restore it from a backup"):
+            storage.read(name)
+    (tmp_path / "real").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert (storage.read("link"), storage.read("dangling")) == (b"content", None)
+
+
 class TestMemoryStorage(StorageContract):
     @pytest.fixture
     def storage(self) -> MemoryStorage:
@@ -27,9 +46,10 @@ class TestMemoryStorage(StorageContract):
 
 
 TAKE = """
-import sys
-sys.path[:0] = [sys.argv[3]]
-from local_storage import LocalStorage
+import sys, types
+lockstep = sys.modules["lockstep"] = types.ModuleType("lockstep")  # without all that its __init__ imports
+lockstep.__path__ = [sys.argv[3]]
+from lockstep.engine.local_storage import LocalStorage
 storage = LocalStorage(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -38,9 +58,7 @@ print(*[n for n in range(50) if storage.create(f"tokens/{n}", sys.argv[2].encode
 
 
 def test_of_many_processes_that_create_a_file_one_wins(tmp_path: Path) -> None:
-    import lockstep.engine.local_storage as module
-
-    where = str(Path(module.__file__).parent)
+    where = str(Path(lockstep.__file__).parent)
     processes = [
         subprocess.Popen(
             [sys.executable, "-S", "-c", TAKE, str(tmp_path), str(number), where],

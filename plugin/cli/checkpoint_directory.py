@@ -86,7 +86,7 @@ def read_directory(location: str) -> CheckpointDirectory:
         store = CompletedCheckpointStore(storage, _KEEP_ALL)
         records = read_records(storage, lineage.id)  # before the rest: what is retired meanwhile is then in the store
         decided, planned = log.decided(), log.planned()
-        store.load()
+        store.load(lineage.id)
     except OSError as error:
         raise CheckpointDirectoryError(f"{path} can't be read: {error}") from error
     return CheckpointDirectory(str(path), lineage, planned, decided, tuple(store.all()), tuple(records))

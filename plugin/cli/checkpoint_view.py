@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
 
+from lockstep.cli.terminal import plain
 from lockstep.errors import CorruptRecordError
 from lockstep.protocol.barrier import Barrier
 
@@ -33,7 +33,7 @@ def show_directory(screen: Console, directory: CheckpointDirectory) -> None:
 def show_checkpoint(screen: Console, directory: CheckpointDirectory, checkpoint: CompletedCheckpoint) -> None:
     facts = _facts()
     facts.add_row("checkpoint", f"[bold]{checkpoint.id}[/], {checkpoint.kind.value}, {_status(checkpoint)}")
-    facts.add_row("lineage", checkpoint.lineage)
+    facts.add_row("lineage", plain(checkpoint.lineage))
     facts.add_row("triggered", _time(checkpoint.triggered_ms))
     facts.add_row("completed", _after(checkpoint.completed_ms, checkpoint.triggered_ms))
     committed = checkpoint.committed_ms
@@ -54,14 +54,14 @@ def show_checkpoint(screen: Console, directory: CheckpointDirectory, checkpoint:
 def _show_lineage(screen: Console, directory: CheckpointDirectory) -> None:
     lineage = directory.lineage
     facts = _facts()
-    facts.add_row("directory", escape(directory.location))
+    facts.add_row("directory", plain(directory.location))
     if lineage.query_name:
-        facts.add_row("query", escape(lineage.query_name))
-    facts.add_row("lineage", f"{lineage.id}, since {_time(lineage.created_ms)}")
+        facts.add_row("query", plain(lineage.query_name))
+    facts.add_row("lineage", f"{plain(lineage.id)}, since {_time(lineage.created_ms)}")
     for source in lineage.sources:
-        facts.add_row("source", escape(source))
+        facts.add_row("source", plain(source))
     for uid, description in sorted(lineage.sinks.items()):
-        facts.add_row("sink", f"[bold]{escape(uid)}[/]: {escape(description)}")
+        facts.add_row("sink", f"[bold]{plain(uid)}[/]: {plain(description)}")
     facts.add_row("epochs", _epochs(directory))
     screen.print(facts)
 
@@ -100,7 +100,7 @@ def _show_checkpoints(screen: Console, directory: CheckpointDirectory) -> None:
             _span(added),
             f"{_total(checkpoint, 'rows'):,}",
             decimal(_total(checkpoint, _BYTES)),
-            "\n".join(f"{escape(uid)}: {_brief(details)}" for uid, details in sorted(checkpoint.commits.items())),
+            "\n".join(f"{plain(uid)}: {_brief(details)}" for uid, details in sorted(checkpoint.commits.items())),
         )
     _show(screen, "Checkpoints", table)
 
@@ -119,10 +119,10 @@ def _show_records(screen: Console, directory: CheckpointDirectory) -> None:
         table.add_row(
             str(record.epoch),
             str(record.attempt.token),
-            escape(record.attempt.id),
+            plain(record.attempt.id),
             _time(record.prepared_at_ms),
             "[yellow]yes: to be committed[/]" if decided else "no: invisible, run again",
-            escape(", ".join(sorted(record.handles))),
+            plain(", ".join(sorted(record.handles))),
         )
     _show(screen, "Prepared epochs", table)
 
@@ -136,9 +136,9 @@ def _show_positions(screen: Console, sources: tuple[str, ...], barrier: Barrier)
     table.add_column("partition")
     table.add_column("next offset", justify="right")
     for index, position in enumerate(barrier.positions):
-        source = escape(sources[index] if index < len(sources) else f"source {index}")
+        source = plain(sources[index] if index < len(sources) else f"source {index}")
         for where, offset in _positions(barrier, index, position):
-            table.add_row(source, escape(where), offset)
+            table.add_row(source, plain(where), offset)
             source = ""
     _show(screen, "Barrier", table)
 
@@ -162,7 +162,7 @@ def _show_details(
     for key, values in details.items():
         shown = {field: value for field, value in values.items() if field not in without}
         if shown:
-            table.add_row(escape(key), ", ".join(_field(field, value) for field, value in shown.items()))
+            table.add_row(plain(key), ", ".join(_field(field, value) for field, value in shown.items()))
     if table.row_count:
         _show(screen, title, table)
 
@@ -191,7 +191,10 @@ def _status(checkpoint: CompletedCheckpoint) -> str:
 
 
 def _time(millis: int) -> str:
-    return datetime.fromtimestamp(millis / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(millis / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):  # rows may carry watermarks that no calendar knows
+        return f"{millis} ms after 1970"
 
 
 def _after(millis: int, before: int) -> str:
@@ -209,7 +212,8 @@ def _span(epochs: Iterable[int]) -> str:
 
 
 def _total(checkpoint: CompletedCheckpoint, figure: str) -> int:
-    return sum(int(report.get(figure, 0)) for report in checkpoint.reports.values())
+    figures = [report.get(figure) for report in checkpoint.reports.values()]
+    return sum(number for number in figures if isinstance(number, int))
 
 
 def _brief(details: Mapping[str, Any]) -> str:
@@ -224,4 +228,4 @@ def _field(name: str, value: Any) -> str:
         return decimal(value)
     if name in ("rows", "files") and isinstance(value, int):
         return f"{value:,} {name}"
-    return f"{escape(name)} {escape(str(value))}"
+    return f"{plain(name)} {plain(str(value))}"

@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from lockstep.broker.java import require_java
 from lockstep.cli.checkpoint_directory import read_directory
-from lockstep.cli.terminal import at_least, command, console
-from lockstep.errors import ConfigurationError, EnvironmentProblemError
+from lockstep.cli.terminal import at_least, command, console, plain
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError, EnvironmentProblemError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
     from lockstep.cli.checkpoint_directory import CheckpointDirectory
@@ -96,12 +95,26 @@ def _require_operator(directory: CheckpointDirectory, uid: str, key: list[str] |
 
 
 def _read(spark: SparkSession, directory: CheckpointDirectory, arguments: argparse.Namespace) -> tuple[list[Any], bool]:
+    from pyspark.errors import PySparkException
+
+    from lockstep.operators.failure import operator_failure
+    from lockstep.operators.state_reader import read_state
+
+    try:
+        frame = read_state(spark, directory.location, arguments.uid, epoch=arguments.epoch)
+        return _rows(frame, arguments)
+    except PySparkException as error:
+        cause = operator_failure(error) or CheckpointDirectoryError(
+            f"the state in {directory.location} can't be read: {str(error).strip().splitlines()[0]}"
+        )
+        raise cause from error
+
+
+def _rows(frame: DataFrame, arguments: argparse.Namespace) -> tuple[list[Any], bool]:
     from pyspark.sql import functions as F
 
-    from lockstep.operators.state_reader import read_state
     from lockstep.quoting import quoted
 
-    frame = read_state(spark, directory.location, arguments.uid, epoch=arguments.epoch)
     columns = [F.col(quoted(name)) for name in frame.columns]
     if arguments.state is not None:
         frame = frame.where(F.col("state") == arguments.state)
@@ -128,7 +141,7 @@ def _show_operators(screen: Console, directory: CheckpointDirectory, as_json: bo
             head, tail = ([uid, key], facts) if number == 0 else (["", ""], ["", "", ""])
             kinds = ", ".join(state["types"].values())
             ttl = f"{state['ttl']['millis'] / 1000:g} s" if "ttl" in state else ""
-            table.add_row(*map(escape, [*head, name, state["kind"], kinds, ttl, *tail]))
+            table.add_row(*map(plain, [*head, name, state["kind"], kinds, ttl, *tail]))
     screen.print(table)
 
 
@@ -137,9 +150,9 @@ def _show_rows(screen: Console, rows: list[dict[str, Any]], cut_at: int | None) 
         screen.print("nothing is stored.")
         return
     columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    table = Table(*map(escape, columns), box=box.SIMPLE)
+    table = Table(*map(plain, columns), box=box.SIMPLE)
     for row in rows:
-        table.add_row(*("" if row[name] is None else escape(str(row[name])) for name in columns))
+        table.add_row(*("" if row[name] is None else plain(str(row[name])) for name in columns))
     screen.print(table)
     if cut_at is not None:
         screen.print(f"only the first {cut_at:,} rows; --limit shows more.")

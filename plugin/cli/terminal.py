@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -23,6 +24,11 @@ def console() -> Console:
     if not screen.is_terminal:
         screen.width = max(screen.width, _LEAST_PIPED_WIDTH)
     return screen
+
+
+def plain(text: str) -> str:
+    """A text from a file, for a table: no markup of the console's, and nothing that a terminal would obey."""
+    return escape("".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text))
 
 
 def complain(message: str) -> None:

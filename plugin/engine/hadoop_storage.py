@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from lockstep.engine.versions import checkpoint_file_manager
+from lockstep.protocol.storage import LARGEST_FILE, no_such_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +23,8 @@ class HadoopStorage:
         self._jvm = cast("Any", spark._jvm)
         self._path = self._jvm.org.apache.hadoop.fs.Path
         self._root = self._path(root)
-        configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        self._files = checkpoint_file_manager(self._jvm).create(self._root, configuration)
+        self._configuration = spark._jsparkSession.sessionState().newHadoopConf()
+        self._files = checkpoint_file_manager(self._jvm).create(self._root, self._configuration)
         self._files.mkdirs(self._root)
 
     def describe(self) -> str:
@@ -33,6 +34,9 @@ class HadoopStorage:
         target = self._at(path)
         if not self._files.exists(target):
             return None
+        found = target.getFileSystem(self._configuration).getFileStatus(target)
+        if found.isDirectory() or found.getLen() > LARGEST_FILE:
+            raise no_such_file(str(target.toString()), None if found.isDirectory() else int(found.getLen()))
         stream = self._files.open(target)
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import uuid
 from pathlib import Path
+
+from lockstep.protocol.storage import LARGEST_FILE, no_such_file
 
 
 class LocalStorage:
@@ -19,8 +22,12 @@ class LocalStorage:
         return str(self._root)
 
     def read(self, path: str) -> bytes | None:
+        target = self._at(path)
         try:
-            return self._at(path).read_bytes()
+            found = target.stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+                raise no_such_file(str(target), found.st_size if stat.S_ISREG(found.st_mode) else None)
+            return target.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 

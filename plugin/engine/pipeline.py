@@ -38,6 +38,7 @@ from lockstep.protocol.lineage import Lineage, continue_or_begin, read_lineage, 
 from lockstep.protocol.prepare_record import read_records
 from lockstep.protocol.storage import Storage
 from lockstep.sinks.two_phase import SinkContext
+from lockstep.sources.data_loss import refuse_lost_records
 from lockstep.sources.group_commit import group_sources
 from lockstep.sources.offset_commit import OffsetCommitter
 from lockstep.sources.plan import KafkaStream, StreamSource, stream_sources
@@ -72,8 +73,8 @@ class Pipeline:
         self._in_batch = threading.Lock()
         self._batch_thread: int | None = None
         clock = SystemClock()
-        log = SparkLog(storage)
-        sources = stream_sources(frame)
+        self._log = log = SparkLog(storage)
+        self._sources = sources = stream_sources(frame)
         source_names = tuple(f"source-{source.index}" for source in sources)
         self.operators = _operators(frame, {*source_names, *(bound.uid for bound in sinks)})
         _refuse_unready_sources(sources, log)
@@ -139,9 +140,15 @@ class Pipeline:
         self.thread.start()
 
     def recover(self) -> None:
-        """Commit every decided epoch of earlier drivers; what a passing fault prevents is left to the thread."""
+        """Commit every decided epoch of earlier drivers; what a passing fault prevents is left to the thread.
+
+        Then look whether Kafka still has what comes next.
+        """
         self.committer.recover()
         self.committer.advance(force=True)
+        decided = self._log.decided()
+        if decided >= 0 and self.storage.exists(f"offsets/{decided}"):
+            refuse_lost_records(self._spark, self._sources, self._log.barrier(decided))
 
     def run_epoch(self, batch: DataFrame, epoch: int) -> None:
         """The batch function that Spark calls."""
@@ -214,7 +221,7 @@ class Pipeline:
     ) -> None:
         empty = self._spark.createDataFrame([], frame.schema)
         records = read_records(self.storage, self.lineage.id)
-        self.store.load()  # a first look; recover() reads again, once earlier drivers are fenced
+        self.store.load(self.lineage.id)  # a first look; recover() reads again, once earlier drivers are fenced
         pending = [record for record in records if record.epoch > self.store.committed_epoch()]
         refuse_removed_sinks(pending, {bound.uid for bound in self._sinks})
         early = max((record.epoch for record in records if record.committed_early), default=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lockstep.errors import CheckpointDirectoryError
 from lockstep.protocol.barrier import Barrier, parse_offset_log
+from lockstep.protocol.fields import number_in_name
 from lockstep.protocol.storage import Storage
 
 
@@ -41,7 +42,8 @@ class SparkLog:
                 f"{self._storage.describe()}/offsets/{epoch} is missing, though epoch {epoch} is running or decided. "
                 "Did something clean the checkpoint directory? Restore it from a backup."
             )
-        return parse_offset_log(epoch, data.decode(errors="replace"))  # damage shows up as JSON that can't be read
+        return parse_offset_log(epoch, data, self._storage.describe())
 
     def _highest(self, directory: str) -> int:
-        return max((int(name) for name in self._storage.list(directory) if name.isdigit()), default=-1)
+        numbers = [number_in_name(name) for name in self._storage.list(directory)]
+        return max((number for number in numbers if number is not None), default=-1)

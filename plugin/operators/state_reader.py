@@ -16,7 +16,7 @@ from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateM
 from lockstep.operators.column_types import spark_type
 from lockstep.protocol.lineage import read_lineage
 from lockstep.protocol.storage import Storage
-from lockstep.state.blob import read_metadata, tables_schema
+from lockstep.state.blob import read_metadata, readable, tables_schema
 from lockstep.state.ddl import parse_type, to_ddl
 from lockstep.state.evolution import reconcile
 from lockstep.state.inspection import TIMERS, StoredState, as_declared, empty_state, shown, states_in
@@ -178,7 +178,8 @@ def _catalog(frame: DataFrame) -> list[tuple[str, str, str, str]]:
             for blob in batch.column("state").to_pylist():
                 metadata = read_metadata(blob, "a key group")
                 tables = tables_schema(blob).items()
-                rows |= {(metadata["uid"], metadata["key"], title, to_ddl(kind)) for title, kind in tables}
+                with readable("a key group"):
+                    rows |= {(metadata["uid"], metadata["key"], title, to_ddl(kind)) for title, kind in tables}
             columns = list(zip(*sorted(rows), strict=True)) or [()] * 4
             yield pa.RecordBatch.from_arrays(
                 [pa.array(c, pa.string()) for c in columns], names=["uid", "key", "title", "type"]

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterable
 
+from lockstep.state.blob import readable
 from lockstep.state.snapshot import union_part
 
 _log = logging.getLogger(__name__)
@@ -32,5 +33,6 @@ def payload_of(uid: str, blobs: Iterable[tuple[int, bytes]]) -> bytes | None:
 
 def parts_for(group: int, payload: bytes) -> list[bytes]:
     """The lists of all other groups. A group's own may be newer than the payload: an epoch may have been run again since."""
-    parts = json.loads(payload)
-    return [base64.b64decode(part) for other, part in parts.items() if int(other) != group]
+    with readable("the union lists in Spark's offset log"):
+        parts = json.loads(payload)
+        return [base64.b64decode(part, validate=True) for other, part in parts.items() if int(other) != group]

@@ -7,14 +7,13 @@ it: what Chandy and Lamport's markers find out, Spark lays down in advance.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 from lockstep.errors import CorruptRecordError, NewerFormatError
+from lockstep.protocol.fields import Fields, number_in_name, parse_json
 
 _OFFSET_LOG_VERSION = 1
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -56,15 +55,13 @@ class Barrier:
         if text is None:
             return {}
         try:
-            topics = json.loads(text)
-            return {
-                TopicPartition(topic, int(partition)): int(offset)
-                for topic, partitions in topics.items()
-                for partition, offset in partitions.items()
-            }
-        except (ValueError, AttributeError, TypeError, OverflowError) as error:
+            found = Fields(parse_json(text), "", "", "")
+            partitions = [(topic, found.fields(topic)) for topic in found]
+            return {_topic_partition(topic, name): of.count(name) for topic, of in partitions for name in of}
+        except (ValueError, CorruptRecordError) as error:
             raise CorruptRecordError(
-                f"epoch {self.epoch}: the position of source {source} is not a Kafka offset: {text[:200]!r}"
+                f"epoch {self.epoch}: the position of source {source} is not a Kafka offset: {text[:200]!r}. Restore "
+                f"offsets/{self.epoch} and the folder lockstep in the checkpoint directory from a backup."
             ) from error
 
     def to_json(self) -> dict[str, Any]:
@@ -77,35 +74,54 @@ class Barrier:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Barrier:
+    def from_fields(cls, fields: Fields) -> Barrier:
+        """What ``to_json`` made, from a stored file."""
+        kind = fields.text("kind")
+        if kind not in {known.value for known in CheckpointKind}:
+            raise fields.wrong("kind", kind, "the kind of a checkpoint")
+        for index, position in enumerate(fields.json_list("positions")):
+            if position is not None and not isinstance(position, str):
+                raise fields.wrong(f"positions[{index}]", position, "text or null")
         return cls(
-            epoch=int(data["epoch"]),
-            timestamp_ms=int(data["timestamp_ms"]),
-            watermark_ms=int(data["watermark_ms"]),
-            positions=tuple(None if p is None else str(p) for p in data["positions"]),
-            kind=CheckpointKind(data["kind"]),
+            epoch=fields.count("epoch"),
+            timestamp_ms=fields.integer("timestamp_ms"),
+            watermark_ms=fields.integer("watermark_ms"),
+            positions=tuple(fields.json_list("positions")),
+            kind=CheckpointKind(kind),
         )
 
 
-def parse_offset_log(epoch: int, text: str) -> Barrier:
-    """Read the barrier of ``epoch`` from the text of Spark's ``offsets/N``."""
+def _topic_partition(topic: str, name: str) -> TopicPartition:
+    partition = number_in_name(name)
+    if partition is None:
+        raise ValueError(f"{name[:80]!r} is no partition")
+    return TopicPartition(topic, partition)
+
+
+def parse_offset_log(epoch: int, data: bytes | str, directory: str = "the checkpoint directory") -> Barrier:
+    """Read the barrier of ``epoch`` from Spark's ``offsets/N``."""
+    where = f"Spark's offset log entry for epoch {epoch} in {directory}"
+    remedy = f"Restore offsets/{epoch} from a backup."
+    try:
+        text = data if isinstance(data, str) else data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"{where} is damaged: {error}. {remedy}") from error
     lines = _LINE_END.split(text.rstrip("\r\n"))  # as Spark splits; str.splitlines would also split inside of JSON
-    where = f"Spark's offset log entry for epoch {epoch}"
     if len(lines) < 2:
-        raise CorruptRecordError(f"{where} is truncated: {len(lines)} lines. Restore offsets/{epoch} from a backup.")
+        raise CorruptRecordError(f"{where} is truncated: {len(lines)} lines. {remedy}")
     version = lines[0].strip()
     if version != f"v{_OFFSET_LOG_VERSION}":
         raise NewerFormatError(
-            f"{where} has version {version!r}; this Lockstep reads v{_OFFSET_LOG_VERSION}. "
+            f"{where} has version {version[:80]!r}; this Lockstep reads v{_OFFSET_LOG_VERSION}. "
             "Upgrade spark-lockstep, or start the query with the Spark version that wrote the directory."
         )
     try:
-        metadata = json.loads(lines[1])
-        return Barrier(
-            epoch=epoch,
-            timestamp_ms=int(metadata.get("batchTimestampMs", 0)),
-            watermark_ms=int(metadata.get("batchWatermarkMs", 0)),
-            positions=tuple(None if line == _NO_OFFSET else line for line in lines[2:]),
-        )
-    except (ValueError, AttributeError, TypeError, OverflowError) as error:
-        raise CorruptRecordError(f"{where} can't be read ({error}). Restore offsets/{epoch} from a backup.") from error
+        metadata = Fields(parse_json(lines[1]), where, "batch", remedy)
+    except ValueError as error:
+        raise CorruptRecordError(f"{where} can't be read ({error}). {remedy}") from error
+    return Barrier(
+        epoch=epoch,
+        timestamp_ms=metadata.integer("batchTimestampMs") if "batchTimestampMs" in metadata else 0,
+        watermark_ms=metadata.integer("batchWatermarkMs") if "batchWatermarkMs" in metadata else 0,
+        positions=tuple(None if line == _NO_OFFSET else line for line in lines[2:]),
+    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from lockstep.errors import CorruptRecordError
 from lockstep.protocol.barrier import Barrier, CheckpointKind
-from lockstep.protocol.envelope import seal, unseal
+from lockstep.protocol.envelope import seal, unseal_fields
+from lockstep.protocol.fields import number_in_name
 
 _KIND = "checkpoint"
 
@@ -161,18 +161,26 @@ class CompletedCheckpoint:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> CompletedCheckpoint:
-        body = unseal(_KIND, data, where)
-        try:
-            return cls(
-                barrier=Barrier.from_json(body["barrier"]),
-                lineage=str(body["lineage"]),
-                attempts={int(epoch): str(attempt) for epoch, attempt in body["attempts"].items()},
-                triggered_ms=int(body["triggered_ms"]),
-                completed_ms=int(body["completed_ms"]),
-                committed_ms=None if body["committed_ms"] is None else int(body["committed_ms"]),
-                reports={str(name): dict(report) for name, report in body["reports"].items()},
-                commits={str(uid): dict(details) for uid, details in body["commits"].items()},
-                doubtful=tuple(int(epoch) for epoch in body["doubtful"]),
-            )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CorruptRecordError(f"{where} lacks or garbles a field of a checkpoint: {error!r}") from error
+        fields = unseal_fields(_KIND, data, where)
+        attempts = fields.fields("attempts")
+        epochs = {name: number_in_name(name) for name in attempts}
+        barrier = Barrier.from_fields(fields.fields("barrier"))
+        chosen = {epoch: attempts.name(name) for name, epoch in epochs.items() if epoch is not None}
+        doubtful = fields.json_list("doubtful")
+        if len(chosen) < len(epochs) or any(epoch > barrier.epoch for epoch in chosen):
+            raise fields.wrong("attempts", sorted(epochs), f"epochs up to {barrier.epoch}")
+        if any(type(epoch) is not int for epoch in doubtful):
+            raise fields.wrong("doubtful", doubtful, "a list of epochs")
+        if fields.count("id") != barrier.epoch:
+            raise fields.refusal(f"it is checkpoint {fields.count('id')}, and its barrier of epoch {barrier.epoch}.")
+        return cls(
+            barrier=barrier,
+            lineage=fields.name("lineage"),
+            attempts=chosen,
+            triggered_ms=fields.integer("triggered_ms"),
+            completed_ms=fields.integer("completed_ms"),
+            committed_ms=None if fields.is_null("committed_ms") else fields.integer("committed_ms"),
+            reports=fields.objects("reports"),
+            commits=fields.objects("commits"),
+            doubtful=tuple(doubtful),
+        )

@@ -119,7 +119,7 @@ class Committer:
         """
         reach("recovery.before")
         self._read_foreign_records()  # before the store, so that an epoch retired in between is seen as committed
-        self._store.load()
+        self._store.load(self._coordinator.lineage)
         self._store.drop_late()
         decided = self._log.decided()
         committed = self._store.committed_epoch()
@@ -297,7 +297,8 @@ class Committer:
             for participant, report in self._choose(epoch).reports.items():
                 before = summed.setdefault(participant, {})
                 for name, value in report.items():
-                    before[name] = before.get(name, 0) + value if isinstance(value, int) else value
+                    known = before.get(name, 0)
+                    before[name] = known + value if isinstance(value, int) and isinstance(known, int) else value
         return summed
 
     def _choose(self, epoch: int) -> PrepareRecord:
@@ -372,6 +373,9 @@ class Committer:
             reach("sink.commit.after")
         except FencedError:
             raise
+        except CheckpointDirectoryError as error:  # what the sink was given makes no sense: no retry can change that
+            self._token.check()
+            return CommitOutcome.failed(str(error))
         except Exception as error:
             self._token.check()  # a fenced driver's errors are not worth a retry
             _log.warning("epoch %d: sink %r did not commit: %s", mine[-1].epoch, uid, error, exc_info=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 
+from lockstep.errors import CorruptRecordError
 from lockstep.protocol.checkpoint import CompletedCheckpoint
+from lockstep.protocol.envelope import remedy_of
+from lockstep.protocol.fields import number_in_name
 from lockstep.protocol.storage import Storage
 
 DIRECTORY = "lockstep/checkpoints"
@@ -21,9 +23,17 @@ class CompletedCheckpointStore:
         self._checkpoints: dict[int, CompletedCheckpoint] = {}
         self._late: list[int] = []
 
-    def load(self) -> None:
-        """Read what is stored: at a start."""
-        self._checkpoints = {checkpoint.id: checkpoint for checkpoint in self.stored()}
+    def load(self, lineage: str) -> None:
+        """Read what is stored: at a start. A checkpoint of another lineage would make epochs of this one look committed."""
+        found = self.stored()
+        for checkpoint in found:
+            if checkpoint.lineage != lineage:
+                where = f"{self._storage.describe()}/{_path(checkpoint.id)}"
+                raise CorruptRecordError(
+                    f"{where} belongs to lineage {checkpoint.lineage}, the directory to {lineage}: it was copied here from "
+                    "another checkpoint directory. Move it back to where it came from."
+                )
+        self._checkpoints = {checkpoint.id: checkpoint for checkpoint in found}
         committed = self.committed_epoch()
         self._late = [c.id for c in self.all() if c.id < committed and not c.committed]
         for late in self._late:
@@ -39,8 +49,8 @@ class CompletedCheckpointStore:
 
     def stored(self) -> list[CompletedCheckpoint]:
         """What is stored at this moment, perhaps by another driver; what is known here does not change."""
-        matches = [re.fullmatch(r"chk-(\d+)", name) for name in self._storage.list(DIRECTORY)]
-        checkpoints = [self._read(int(match[1])) for match in matches if match]
+        numbers = [number_in_name(name.removeprefix("chk-")) for name in self._storage.list(DIRECTORY)]
+        checkpoints = [self._read(number) for number in numbers if number is not None]
         return [checkpoint for checkpoint in checkpoints if checkpoint is not None]
 
     def all(self) -> list[CompletedCheckpoint]:
@@ -100,7 +110,13 @@ class CompletedCheckpointStore:
     def _read(self, checkpoint_id: int) -> CompletedCheckpoint | None:
         path = _path(checkpoint_id)
         data = self._storage.read(path)
-        return None if data is None else CompletedCheckpoint.decode(data, f"{self._storage.describe()}/{path}")
+        if data is None:
+            return None
+        where = f"{self._storage.describe()}/{path}"
+        checkpoint = CompletedCheckpoint.decode(data, where)
+        if checkpoint.id != checkpoint_id:
+            raise CorruptRecordError(f"{where} holds checkpoint {checkpoint.id}. {remedy_of(where)}")
+        return checkpoint
 
 
 def _path(checkpoint_id: int) -> str:

@@ -13,13 +13,21 @@ from dataclasses import dataclass
 
 from lockstep.errors import FencedError
 from lockstep.protocol.envelope import seal
+from lockstep.protocol.fields import number_in_name
+from lockstep.protocol.prepare_record import DIRECTORY, record_name
 from lockstep.protocol.storage import Storage
 
 _DIRECTORY = "lockstep/tokens"
 
 
 def _tokens(storage: Storage) -> list[int]:
-    return sorted(int(name) for name in storage.list(_DIRECTORY) if name.isdigit())
+    numbers = [number_in_name(name) for name in storage.list(_DIRECTORY)]
+    return sorted(number for number in numbers if number is not None)
+
+
+def _recorded_tokens(storage: Storage) -> list[int]:
+    """Of the drivers that left prepare records: should their token be lost, it must not be given out again."""
+    return [named[1] for name in storage.list(DIRECTORY) if (named := record_name(name)) is not None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class FencingToken:
     def take(cls, storage: Storage, owner: str) -> FencingToken:
         """Take the next token; from now on every earlier driver is fenced."""
         taken = _tokens(storage)
-        value = (taken[-1] if taken else 0) + 1
+        value = max([0, *taken, *_recorded_tokens(storage)]) + 1
         while not storage.create(f"{_DIRECTORY}/{value}", seal("fencing token", {"token": value, "owner": owner})):
             value += 1
         for old in taken[:-1]:  # the highest must stay: the next taker counts from it

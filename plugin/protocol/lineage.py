@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockstep.errors import CheckpointDirectoryError, CorruptRecordError, StateMigrationError
-from lockstep.protocol.envelope import seal, unseal
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateMigrationError
+from lockstep.protocol.envelope import seal, unseal_fields
+from lockstep.protocol.fields import Fields
 from lockstep.protocol.storage import Storage
+from lockstep.state.ddl import parse_type
 from lockstep.state.operator_spec import merged, refuse_incompatible
 
-PATH = "lockstep/lineage"
+_DIRECTORY = "lockstep"
+PATH = f"{_DIRECTORY}/lineage"
 _KIND = "lineage"
 
 
@@ -43,19 +46,51 @@ class Lineage:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Lineage:
-        body = unseal(_KIND, data, where)
-        try:
-            return cls(
-                id=str(body["id"]),
-                created_ms=int(body["created_ms"]),
-                sinks={str(uid): str(text) for uid, text in body["sinks"].items()},
-                sources=tuple(str(source) for source in body["sources"]),
-                config=dict(body["config"]),
-                query_name=None if body["query_name"] is None else str(body["query_name"]),
-                operators={str(uid): dict(description) for uid, description in body.get("operators", {}).items()},
-            )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CorruptRecordError(f"{where} lacks or garbles a field of a lineage: {error!r}") from error
+        fields = unseal_fields(_KIND, data, where)
+        if "operators" in fields:
+            operators = fields.fields("operators")
+            for uid in operators:
+                _check_operator(operators.fields(uid))
+        return cls(
+            id=fields.name("id"),
+            created_ms=fields.integer("created_ms"),
+            sinks=fields.text_values("sinks"),
+            sources=tuple(fields.texts("sources")),
+            config=fields.json_object("config"),
+            query_name=None if fields.is_null("query_name") else fields.text("query_name"),
+            operators=fields.objects("operators") if "operators" in fields else {},
+        )
+
+
+def _check_operator(fields: Fields) -> None:
+    """What is stored of an operator is compared, merged and shown, and must be what :func:`describe` made."""
+    for name in ("uid", "backend"):
+        fields.text(name)
+    for name in ("max_parallelism", "position"):
+        fields.count(name)
+    for name in ("timers", "ticks"):
+        fields.flag(name)
+    for part in fields.list_of_fields("key"):
+        part.text("name")
+        _check_type(part, "type")
+    states = fields.fields("states")
+    for name in states:
+        state = states.fields(name)
+        state.text("kind")
+        types = state.fields("types")
+        for role in types:
+            _check_type(types, role)
+        if "ttl" in state:
+            ttl = state.fields("ttl")
+            ttl.count("millis")
+            ttl.text("update")
+
+
+def _check_type(fields: Fields, name: str) -> None:
+    try:
+        parse_type(fields.text(name))
+    except ConfigurationError as error:
+        raise fields.refusal(f"{name} is no type: {error}") from error
 
 
 def read_lineage(storage: Storage) -> Lineage | None:
@@ -69,9 +104,17 @@ def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
 
     Raises :class:`CheckpointDirectoryError` when the directory belongs to another query.
     """
-    used = bool(storage.list("offsets"))  # before the lineage is read: another first start may be under way
+    # Before the lineage is read, as another first start may be under way: it stores its lineage before all else.
+    used = bool(storage.list("offsets"))
+    ours = sorted(name for name in storage.list(_DIRECTORY) if not name.startswith("."))
     stored = read_lineage(storage)
     if stored is None:
+        if ours:
+            where = f"{storage.describe()}/{PATH}"
+            raise CheckpointDirectoryError(
+                f"{where} is gone, though Lockstep has used the directory: {_DIRECTORY} holds {', '.join(ours)}. Without it "
+                "nobody knows what the sinks have committed. Restore it from a backup, or use a new checkpoint directory."
+            )
         if used:
             raise CheckpointDirectoryError(
                 f"{storage.describe()} is the checkpoint directory of a Spark query that was not started by Lockstep. "

@@ -7,20 +7,19 @@ late can't destroy the record of the attempt that was made in its place.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.errors import CorruptRecordError
 from lockstep.protocol.barrier import Barrier
-from lockstep.protocol.envelope import seal, unseal
+from lockstep.protocol.envelope import remedy_of, seal, unseal_fields
+from lockstep.protocol.fields import number_in_name
 from lockstep.protocol.storage import Storage
 from lockstep.sinks.two_phase import Attempt, Handle, PreparedEpoch
 
 DIRECTORY = "lockstep/prepared"
 _KIND = "prepare record"
-_NAME = re.compile(r"\d{12}\.\d+\..+")
 
 
 @dataclass(frozen=True)
@@ -95,27 +94,43 @@ class PrepareRecord:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> PrepareRecord:
-        body = unseal(_KIND, data, where)
-        try:
-            return cls(
-                attempt=Attempt(int(body["epoch"]), str(body["attempt"]), str(body["lineage"]), int(body["token"])),
-                barrier=Barrier.from_json(body["barrier"]),
-                prepared_at_ms=int(body["prepared_at_ms"]),
-                handles={str(uid): dict(handle) for uid, handle in body["handles"].items()},
-                committed_early=bool(body["committed_early"]),
-                reports={str(name): dict(report) for name, report in body["reports"].items()},
-                replaced=tuple(Replaced(str(a), str(uid), dict(handle)) for a, uid, handle in body["replaced"]),
-            )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CorruptRecordError(f"{where} lacks or garbles a field of a prepare record: {error!r}") from error
+        fields = unseal_fields(_KIND, data, where)
+        replaced = []
+        for old in fields.json_list("replaced"):
+            if not isinstance(old, list) or list(map(type, old)) != [str, str, dict]:
+                raise fields.wrong("replaced", old, "a list of [attempt, uid, handle]")
+            replaced.append(Replaced(*old))
+        record = cls(
+            attempt=Attempt(
+                fields.count("epoch"), fields.name("attempt"), fields.name("lineage"), fields.count("token")
+            ),
+            barrier=Barrier.from_fields(fields.fields("barrier")),
+            prepared_at_ms=fields.integer("prepared_at_ms"),
+            handles=fields.objects("handles"),
+            committed_early=fields.flag("committed_early"),
+            reports=fields.objects("reports"),
+            replaced=tuple(replaced),
+        )
+        if not record.handles:  # a query has a sink, and the epoch's rows would be left out of it without a word
+            raise fields.wrong("handles", {}, "the handle of at least one sink")
+        if record.barrier.epoch != record.epoch:
+            raise fields.refusal(f"it is of epoch {record.epoch}, and its barrier of epoch {record.barrier.epoch}.")
+        return record
+
+
+def record_name(name: str) -> tuple[int, int] | None:
+    """The epoch and token that a record's file name tells; ``None`` for other files: the temporary ones of a writer."""
+    epoch, _, rest = name.partition(".")
+    token, _, attempt = rest.partition(".")
+    numbers = number_in_name(epoch), number_in_name(token)
+    return None if numbers[0] is None or numbers[1] is None or not attempt else (numbers[0], numbers[1])
 
 
 def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
     """All prepare records of the directory, oldest epoch and lowest token first."""
     records = []
     for name in sorted(storage.list(DIRECTORY)):
-        found = _NAME.fullmatch(name)
-        if found is None:
+        if record_name(name) is None:
             continue  # a temporary file of a crashed writer
         path = f"{DIRECTORY}/{name}"
         data = storage.read(path)
@@ -125,7 +140,7 @@ def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
         record = PrepareRecord.decode(data, where)
         if record.path != path:
             raise CorruptRecordError(
-                f"{where} holds the record of epoch {record.epoch}, attempt {record.attempt.id}: rename it to {record.path}."
+                f"{where} holds the record of epoch {record.epoch}, attempt {record.attempt.id}. {remedy_of(where)}"
             )
         if record.attempt.lineage != lineage:
             raise CorruptRecordError(

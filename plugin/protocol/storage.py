@@ -9,6 +9,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lockstep.errors import CorruptRecordError
+
+LARGEST_FILE = 256 * 1024 * 1024
+"""More than any file that is read whole can have. What has more is no such file, and is not read into memory."""
+
+
+def no_such_file(where: str, size: int | None) -> CorruptRecordError:
+    """The error for what stands in a file's place: something of ``size`` bytes, or no file at all."""
+    what = (
+        "is a directory or a device" if size is None else f"has {size:,} bytes, more than any file of a query can have"
+    )
+    return CorruptRecordError(
+        f"{where} {what}. It was left as it is. Restore it from a backup of the checkpoint directory."
+    )
+
 
 class Storage(Protocol):
     """A directory with atomic writes.
@@ -22,7 +37,10 @@ class Storage(Protocol):
         """The directory's address, for messages."""
 
     def read(self, path: str) -> bytes | None:
-        """The whole content, or ``None`` when there is no such file."""
+        """The whole content, or ``None`` when there is no such file.
+
+        Something else in the file's place (a directory, more than ``LARGEST_FILE`` bytes) is a ``CorruptRecordError``.
+        """
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file. Missing parent directories are created."""

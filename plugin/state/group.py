@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lockstep.errors import LockstepError, StateMigrationError
+from lockstep.state.blob import readable
 from lockstep.state.context import Context, OpenContext
 from lockstep.state.declarations import Binding, State
 from lockstep.state.elements import frame_of_rows, keys_of_frame, rows_of_frame
@@ -156,7 +157,8 @@ class GroupRun:
                 f"The state found for {where} was written by operator {stored.uid!r}: the query's operators have changed "
                 "places, or one was added or removed. Spark tells them apart by their order alone: put them back."
             )
-        self.timers = stored.load_timers(runtime.key_type, where)
+        with readable(where):
+            self.timers = stored.load_timers(runtime.key_type, where)
         self.context = Context(
             uid=runtime.spec.uid,
             max_parallelism=runtime.spec.max_parallelism,
@@ -174,7 +176,8 @@ class GroupRun:
         self.function = copy(runtime.function)
         self.states: dict[str, State] = {}
         for name, (attribute, state) in runtime.states.items():
-            bound = state.bind(name, binding, stored.take(name, state, where))
+            with readable(f"{where}, state {name!r}"):
+                bound = state.bind(name, binding, stored.take(name, state, where))
             self.states[name] = bound
             if name != LIST_CHECKPOINTED:
                 setattr(self.function, attribute, bound)
@@ -380,7 +383,10 @@ class GroupRun:
         for name, state in self.states.items():
             if isinstance(state, UnionListState):
                 tables = [group.take(name, state, where) for group in groups]
-                state.restore([v for table in tables if table is not None for v in state.stored_values(table, where)])
+                with readable(f"{where}, state {name!r}"):
+                    state.restore(
+                        [v for table in tables if table is not None for v in state.stored_values(table, where)]
+                    )
 
     def _failed(self, error: Exception) -> LockstepError:
         of_key = f" for key {shown(self.context.key)}" if self.context.has_key else ""

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockstep.state.blob import unpack
+from lockstep.state.blob import readable, unpack
 from lockstep.state.collection_state import ListState, MapState
 from lockstep.state.evolution import reconcile
 from lockstep.state.operator_state import BroadcastState, OperatorListState, RawOperatorState, UnionListState
@@ -36,7 +36,9 @@ def states_in(blob: bytes, where: str) -> Iterator[StoredState]:
     """Everything that a key group holds."""
     for title, table in unpack(blob, where)[1].items():
         kind, _, name = title.partition(":")
-        yield _flat(kind, name, table)
+        with readable(where):
+            state = _flat(kind, name, table)
+        yield state
 
 
 def empty_state(kind: str, name: str, rows: pa.DataType) -> StoredState:

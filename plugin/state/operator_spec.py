@@ -102,6 +102,11 @@ def refuse_incompatible(stored: Mapping[str, Any], new: Mapping[str, Any]) -> No
             continue  # its tables are carried along
         if was["kind"] != now["kind"]:
             raise StateMigrationError(kind_changed(name, operator, was["kind"], now["kind"]))
+        if was["types"].keys() != now["types"].keys():
+            raise StateMigrationError(
+                f"State {name!r} of {operator} is stored with the types of {', '.join(was['types']) or 'nothing'}, but has "
+                f"{', '.join(now['types'])}: the checkpoint directory was edited, or is damaged. Restore it from a backup."
+            )
         for role, ddl in was["types"].items():
             reconcile(parse_type(ddl), parse_type(now["types"][role]), f"{role} of state {name!r} of {operator}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lockstep.errors import StateMigrationError
-from lockstep.state.blob import pack, read_metadata, unpack
+from lockstep.state.blob import pack, read_metadata, readable, unpack
 from lockstep.state.declarations import State
 from lockstep.state.key_identity import KeyType
 from lockstep.state.operator_spec import kind_changed
@@ -52,12 +52,15 @@ class StoredGroup:
     def decode(cls, blob: bytes, where: str) -> StoredGroup:
         metadata, tables = unpack(blob, where)
         stored = cls(uid=metadata.get(UID), groups=metadata.get(GROUPS))
-        for title, table in tables.items():
-            kind, _, name = title.partition(":")
-            if kind == _TIMERS:
-                stored.timers[TimeDomain(name)] = table
-            else:
-                stored.states[kind, name] = table
+        with readable(where):
+            for title, table in tables.items():
+                kind, _, name = title.partition(":")
+                if not pa.types.is_struct(table.type):
+                    raise ValueError(f"the table {title!r} has no columns")
+                if kind == _TIMERS:
+                    stored.timers[TimeDomain(name)] = table
+                else:
+                    stored.states[kind, name] = table
         return stored
 
     def take(self, name: str, state: State, where: str) -> pa.StructArray | None:
@@ -105,8 +108,10 @@ def glance(blob: bytes | None, where: str = "a key group") -> Glance:
     if not blob:
         return Glance()
     metadata = read_metadata(blob, where)
-    first = {domain: int(metadata[name]) for domain, name in _NEXT.items() if name in metadata}
-    return Glance(first.get(TimeDomain.PROCESSING_TIME), first.get(TimeDomain.EVENT_TIME), int(metadata.get(_KEYS, 0)))
+    with readable(where):
+        first = {domain: int(metadata[name]) for domain, name in _NEXT.items() if name in metadata}
+        keys = int(metadata.get(_KEYS, 0))
+    return Glance(first.get(TimeDomain.PROCESSING_TIME), first.get(TimeDomain.EVENT_TIME), keys)
 
 
 def peek(blob: bytes | None) -> tuple[int | None, int | None]:

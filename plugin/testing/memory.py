@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lockstep.protocol.storage import no_such_file
 from lockstep.sinks.two_phase import Attempt, CommitOutcome, Handle, PreparedEpoch, TwoPhaseCommitSink
 
 Operation = Literal["write", "create", "delete"]
@@ -53,7 +54,10 @@ class MemoryStorage:
         return "memory:/checkpoint"
 
     def read(self, path: str) -> bytes | None:
-        return self.files.get(_clean(path))
+        found = self.files.get(_clean(path))
+        if found is None and _below(self.files, path):
+            raise no_such_file(f"{self.describe()}/{path}", None)
+        return found
 
     def write(self, path: str, data: bytes) -> None:
         with _Failing(self._faults, "write", path), self._lock:

@@ -188,7 +188,7 @@ class Driver:
         self.lineage = continue_or_begin(self.storage, now)
         self.token = FencingToken.take(self.storage, "test")
         self.store = CompletedCheckpointStore(self.storage, self.config.retained)
-        self.store.load()
+        self.store.load(self.lineage.id)
         participants = frozenset({"source-0", *self.sinks, *(operator.uid for operator in operators)})
         self.coordinator = CheckpointCoordinator(
             self.config, self.lineage.id, participants, self.store, world.clock, random.Random(7), listeners
