@@ -188,7 +188,9 @@ MUTANTS = (
         "rows of a record that lands late stay while it can be chosen",
         COMMITTER,
         "        self._force_checkpoint(decided)\n        self._clean_up(recorded)\n",
-        "        self._clean_up(recorded)\n        self._force_checkpoint(decided)\n",
+        "        for sink in self._sinks.values():\n"
+        "            sink.clean_up(lambda id: id not in recorded and int(id.split('-')[0]) <= decided)\n"
+        "        self._force_checkpoint(decided)\n",
     ),
     Mutant(
         "late metadata is believed",
@@ -334,13 +336,6 @@ MUTANTS = (
         COMMITTER,
         "            self._doubtful.update(record.epoch for record in mine)\n",
         "            pass\n",
-    ),
-    Mutant(
-        "early commits are aborted as losers",
-        "AT_LEAST_ONCE: what may be visible is not aborted",
-        COMMITTER,
-        "            if chosen is None or record.committed_early:\n",
-        "            if chosen is None:\n",
     ),
     Mutant(
         "committed is noted before the sinks",

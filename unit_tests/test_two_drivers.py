@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from lockstep.config import CheckpointConfig, CheckpointMode
 from lockstep.errors import CommitFailedError, FencedError, LockstepError
 from lockstep.sinks.two_phase import CommitOutcome
-from lockstep.testing import RecordingSink
+from lockstep.testing import MemoryStorage, RecordingSink
 from unit_tests.simulation import Crash, Driver, World, crash_at, doing_at, rows_of
 
 LONG = CheckpointConfig(interval=timedelta(hours=1), min_pause=timedelta(hours=1))
@@ -344,3 +345,49 @@ def test_many_takeovers_in_the_middle_of_an_epoch_keep_every_row_once() -> None:
     assert drivers[-1].stop()
     world.check_exactly_once(6)
     assert rows_of(6) == list(world.tables["a"].visible[-1].rows)
+
+
+def test_drivers_that_start_at_the_same_moment_have_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second starts while the first has looked for the highest token and not yet taken the next."""
+    world = World()
+    create = MemoryStorage.create
+    others: list[Driver] = []
+
+    def create_after_another(storage: MemoryStorage, path: str, data: bytes) -> bool:
+        if path.startswith("lockstep/tokens/"):
+            monkeypatch.undo()
+            others.append(Driver(world))
+        return create(storage, path, data)
+
+    monkeypatch.setattr(MemoryStorage, "create", create_after_another)
+    first = Driver(world)
+    assert {first.token.value, others[0].token.value} == {1, 2}
+    assert first.start().run_to(2).stop()
+    with pytest.raises(FencedError):
+        others[0].start().prepare()
+    finish(world, 3)
+
+
+def test_epoch_that_is_retired_while_a_new_driver_looks_around_does_not_keep_it_from_starting() -> None:
+    """The old driver has looked at the token before the new one took its own, and is in the middle of its last commit."""
+    world = World()
+    old = Driver(world).start()
+    old.prepare()
+    old.decide()
+    new = Driver(world)
+    old.committer._token = replace(old.token, value=new.token.value)
+    look = new.storage.list
+
+    def look_while_the_old_one_commits(path: str) -> list[str]:
+        found = look(path)
+        if path == "lockstep/checkpoints":
+            new.storage.list = look  # type: ignore[method-assign]
+            assert old.committer.advance()
+            assert world.records() == []
+        return found
+
+    new.storage.list = look_while_the_old_one_commits  # type: ignore[method-assign]
+    new.start()
+    world.check_exactly_once(0)
+    new.run_to(2)
+    finish(world, 3)

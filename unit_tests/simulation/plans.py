@@ -47,6 +47,7 @@ SHORT = (  # what the unit tests play of it
     Bounds("a tolerated fault", _TOLERANT, 0, 2, (News.ON_TIME,), (Outcome.DONE,), _RAISES),
     Bounds("tables that change", _CHANGING, 1, 0, (News.ON_TIME, News.NEXT_EPOCH)),
     Bounds("at least once", _EARLY, crashes=1, oddities=0),
+    Bounds("at least once, any outcome", _EARLY, crashes=0, oddities=1),
     Bounds("three crashes", Setting(), crashes=3, oddities=0, news=(News.ON_TIME, News.NEXT_EPOCH)),
 )
 
