@@ -27,7 +27,7 @@ demo: setup ## exactly-once under SIGKILL, from nothing: broker, orders, pipelin
 test: lint unit integration ## everything that must hold
 
 unit: setup ## the protocol and everything else that needs no JVM, in seconds
-	$(BIN)/python -m pytest unit_tests $(ARGS)
+	$(BIN)/python -m pytest unit_tests -n 2 $(ARGS)
 
 simulate: setup ## the protocol under millions of crash, pause and fault schedules; one of them with ARGS="--seed 7"
 	$(BIN)/python -m unit_tests.simulation $(ARGS)
