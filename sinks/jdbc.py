@@ -15,7 +15,6 @@ from lockstep.errors import (
     SchemaMismatchError,
 )
 from lockstep.protocol.failpoint import reach
-from lockstep.protocol.fields import Fields
 from lockstep.sinks import postgres_sql as sql
 from lockstep.sinks.handles import handle_fields, metrics_of, staged_by
 from lockstep.sinks.opening import refuse_old_copy
@@ -253,13 +252,14 @@ class JdbcSink(TwoPhaseCommitSink):
         3. Move the rows of each epoch above the marker, in order, and drop its staging table.
         4. Advance the marker, and commit.
         """
+        rows: dict[int, int] = {}
         for one in prepared:
             self._stage(one.handle, one.epoch)
-            fields = self._fields(one)
+            fields = handle_fields(one.handle, self.describe(), one.epoch)
             fields.texts("columns")
-            if fields.flag("empty") == bool(metrics_of(fields, 0)["rows"]):
+            rows[one.epoch] = metrics_of(fields, 0)["rows"]
+            if fields.flag("empty") == bool(rows[one.epoch]):
                 raise fields.refusal("it speaks of rows, and of an empty epoch.")
-        rows = {one.epoch: metrics_of(self._fields(one), 0)["rows"] for one in prepared}
         moving: PreparedEpoch | None = None
         mine = (self._context.lineage, self._context.uid)
         try:
@@ -277,7 +277,7 @@ class JdbcSink(TwoPhaseCommitSink):
                 if not todo:
                     return CommitOutcome.already_done(by_attempt)
                 by_attempt = by_attempt if len(todo) < len(prepared) else None
-                full = [one for one in todo if not self._fields(one).flag("empty")]
+                full = [one for one in todo if rows[one.epoch]]
                 if not full:
                     return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace
                 for moving in full:  # 3.
@@ -336,9 +336,6 @@ class JdbcSink(TwoPhaseCommitSink):
             session.close()
 
     # --- inside -----------------------------------------------------------------------------------------------------
-
-    def _fields(self, prepared: PreparedEpoch) -> Fields:
-        return handle_fields(prepared.handle, self.describe(), prepared.epoch)
 
     def _stage(self, handle: Handle, epoch: int) -> TableName:
         """The staging table of a handle. Handles come from disk: no other table is touched for them."""

@@ -11,17 +11,20 @@ from urllib.parse import unquote
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, TopicPartition
 
 from integration_tests.chaos.site import PARTITIONS, Site
-from integration_tests.chaos.watchers import Seen, admin_client, check_counts, consumer, group_offsets, read_table
+from integration_tests.chaos.watchers import Seen, admin_client, check_counts, group_offsets, read_table
+from integration_tests.targets import read_records
 
 Row = tuple[int, int]
 
 
 def audit(site: Site, seen: Seen, produced: int) -> dict[str, int]:
     """Notes what is wrong in ``seen``. Returns what was left behind before the clean-up."""
-    sent = [(record.partition, record.offset, int(record.value)) for record in read_topic(site, site.topic)]
+    sent = [
+        (record.partition, record.offset, int(record.value))
+        for record in read_records(site.cluster.bootstrap_servers, site.topic)
+    ]
     assert sorted(id for _, _, id in sent) == list(range(produced)), (
         "the load itself must be without loss or repetition"
     )
@@ -29,7 +32,7 @@ def audit(site: Site, seen: Seen, produced: int) -> dict[str, int]:
     table = read_table(site.table)
     own = table.filter(pc.greater_equal(table["partition"], 0))
     _compare(seen, "the table", zip(own["partition"].to_pylist(), own["offset"].to_pylist(), strict=True), expected)
-    records = [json.loads(record.value) for record in read_topic(site, site.out)]
+    records = [json.loads(record.value) for record in read_records(site.cluster.bootstrap_servers, site.out)]
     _compare(seen, "the topic", ((one["partition"], one["offset"]) for one in records), expected)
     for problem in check_counts(own):
         seen.broken("state", 1, f"in the table: {problem}")
@@ -91,20 +94,3 @@ def unreferenced(table: Path) -> set[str]:
                     named.add(unquote(action[kind]["path"]))
     there = {str(file.relative_to(table)) for file in table.rglob("*.parquet") if "_delta_log" not in file.parts}
     return there - named
-
-
-def read_topic(site: Site, topic: str) -> list[Any]:
-    """Everything that a read-committed reader sees, from the beginning."""
-    with closing(consumer(site)) as reader:
-        return _read_all(reader, [TopicPartition(topic, number) for number in range(PARTITIONS)])
-
-
-def _read_all(reader: KafkaConsumer, partitions: list[TopicPartition]) -> list[Any]:
-    reader.assign(partitions)
-    reader.seek_to_beginning(*partitions)
-    ends = reader.end_offsets(partitions)
-    records: list[Any] = []
-    while any(reader.position(one) < ends[one] for one in partitions):
-        for some in reader.poll(timeout_ms=500).values():
-            records += some
-    return records

@@ -30,7 +30,6 @@ class Cluster:
         self.servers_of_drivers = ",".join(f"{LOOPBACK}:{port}" for port in outer)
         voters = ",".join(f"{number + 1}@{LOOPBACK}:{port}" for number, port in enumerate(control))
         cluster_id = new_cluster_id()
-        self._down: set[int] = set()
         self._brokers = []
         for number in range(brokers):
             listeners = {"PLAINTEXT": direct[number], "DRIVERS": inner[number], "CONTROLLER": control[number]}

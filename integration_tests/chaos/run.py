@@ -168,7 +168,7 @@ class Chaos:
             sampler = _Sampler(self.tally, site, watchers)
             try:
                 first = self._recover(site, watchers, START_SECONDS)
-                self.tally.segments.append({**asdict(setup), "first_rows_seconds": round(first[0], 1)})
+                self.tally.segments.append({**asdict(setup), "first_rows_seconds": round(first, 1)})
                 done = 0
                 while done < self._segment and self._goes_on():
                     self._round(site, watchers)
@@ -192,7 +192,7 @@ class Chaos:
         strike = Strike(site, watchers.seen, random.Random(f"{self.tally.seed}-{number}"))
         what = nemesis.strike(strike)
         fault = time.monotonic() - began
-        recovery, _ = self._recover(site, watchers, RECOVERY_SECONDS)
+        recovery = self._recover(site, watchers, RECOVERY_SECONDS)
         if nemesis.gentle and site.driver is not driver:
             watchers.seen.broken("lost", 0, f"{nemesis.name} ended the driver: {driver.tail()}")
         self.tally.violations += watchers.seen.violations
@@ -202,20 +202,17 @@ class Chaos:
         )
         self._told(self.tally, f"{number + 1:4d}  {recovery:5.1f} s  {what}")
 
-    def _recover(self, site: Site, watchers: Watchers, seconds: float) -> tuple[float, int]:
+    def _recover(self, site: Site, watchers: Watchers, seconds: float) -> float:
         """Until everything that came in so far is visible everywhere; a driver that has ended is started again."""
         goal = {partition: max(1, end) for partition, end in site.load.acknowledged.items()}
-        revived = 0
 
         def recovered() -> bool:
-            nonlocal revived
             if site.load.problems:
                 raise TimeoutError(site.load.problems[0])
-            revived += site.revive()
+            site.revive()
             return watchers.seen.reaches(goal)
 
-        took = wait_until(recovered, seconds, f"rows up to {goal} are visible; {site.driver.log}")
-        return took, revived
+        return wait_until(recovered, seconds, f"rows up to {goal} are visible; {site.driver.log}")
 
     def _finish(self, site: Site, watchers: Watchers) -> None:
         """The load ends, everything drains, the driver stops; one more start tidies up."""

@@ -189,13 +189,11 @@ class Site:
         self.driver = Driver(everything, self.root / f"{name}.log", self.root / f"{name}.started")
         return self.driver
 
-    def revive(self) -> bool:
-        """What a supervisor does: start a new driver when the last one has ended. Whether that was needed."""
-        if self.driver.running:
-            return False
-        self.driver.end()
-        self.start()
-        return True
+    def revive(self) -> None:
+        """What a supervisor does: start a new driver when the last one has ended."""
+        if not self.driver.running:
+            self.driver.end()
+            self.start()
 
     @contextlib.contextmanager
     def ended(self) -> Iterator[None]:

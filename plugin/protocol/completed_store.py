@@ -6,7 +6,7 @@ import logging
 
 from lockstep.errors import CorruptRecordError
 from lockstep.protocol.checkpoint import CompletedCheckpoint
-from lockstep.protocol.envelope import remedy_of
+from lockstep.protocol.envelope import of_another, remedy_of
 from lockstep.protocol.fields import number_in_name
 from lockstep.protocol.storage import Storage
 
@@ -28,11 +28,7 @@ class CompletedCheckpointStore:
         found = self.stored()
         for checkpoint in found:
             if checkpoint.lineage != lineage:
-                where = f"{self._storage.describe()}/{_path(checkpoint.id)}"
-                raise CorruptRecordError(
-                    f"{where} belongs to lineage {checkpoint.lineage}, the directory to {lineage}: it was copied here from "
-                    "another checkpoint directory. Move it back to where it came from."
-                )
+                raise of_another(f"{self._storage.describe()}/{_path(checkpoint.id)}", checkpoint.lineage, lineage)
         self._checkpoints = {checkpoint.id: checkpoint for checkpoint in found}
         committed = self.committed_epoch()
         self._late = [c.id for c in self.all() if c.id < committed and not c.committed]
@@ -49,7 +45,8 @@ class CompletedCheckpointStore:
 
     def stored(self) -> list[CompletedCheckpoint]:
         """What is stored at this moment, perhaps by another driver; what is known here does not change."""
-        numbers = [number_in_name(name.removeprefix("chk-")) for name in self._storage.list(DIRECTORY)]
+        names = [name for name in self._storage.list(DIRECTORY) if name.startswith("chk-")]
+        numbers = [number_in_name(name.removeprefix("chk-")) for name in names]
         checkpoints = [self._read(number) for number in numbers if number is not None]
         return [checkpoint for checkpoint in checkpoints if checkpoint is not None]
 

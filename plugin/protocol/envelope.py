@@ -71,3 +71,11 @@ def remedy_of(where: str) -> str:
     return (
         f"{where} was left as it is. Restore it from a backup of the checkpoint directory; deleting it can lose rows."
     )
+
+
+def of_another(where: str, theirs: str, ours: str) -> CorruptRecordError:
+    """For a file of another directory's lineage."""
+    return CorruptRecordError(
+        f"{where} belongs to lineage {theirs}, the directory to {ours}: it was copied here from another checkpoint "
+        "directory. Move it back to where it came from."
+    )

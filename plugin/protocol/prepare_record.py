@@ -13,7 +13,7 @@ from typing import Any
 
 from lockstep.errors import CorruptRecordError
 from lockstep.protocol.barrier import Barrier
-from lockstep.protocol.envelope import remedy_of, seal, unseal_fields
+from lockstep.protocol.envelope import of_another, remedy_of, seal, unseal_fields
 from lockstep.protocol.fields import number_in_name
 from lockstep.protocol.storage import Storage
 from lockstep.sinks.two_phase import Attempt, Handle, PreparedEpoch
@@ -143,10 +143,7 @@ def read_records(storage: Storage, lineage: str) -> list[PrepareRecord]:
                 f"{where} holds the record of epoch {record.epoch}, attempt {record.attempt.id}. {remedy_of(where)}"
             )
         if record.attempt.lineage != lineage:
-            raise CorruptRecordError(
-                f"{where} belongs to lineage {record.attempt.lineage}, the directory to {lineage}: "
-                "it was copied here from another checkpoint directory. Move it back to where it came from."
-            )
+            raise of_another(where, record.attempt.lineage, lineage)
         records.append(record)
     return sorted(records, key=lambda record: (record.epoch, record.attempt.token))
 
