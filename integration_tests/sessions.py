@@ -26,6 +26,7 @@ def shared_session(warehouse: Path) -> SparkSession:
         .appName("lockstep-tests")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # short-lived: compile little
+        .config("spark.python.worker.faulthandler.enabled", "true")  # a worker that crashes says where
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

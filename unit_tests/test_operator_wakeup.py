@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 
 from lockstep.errors import StateMigrationError
-from lockstep.operators.control_stream import ControlReader, Mailbox
+from lockstep.operators.control_source import ControlReader, ControlSource
+from lockstep.operators.control_stream import Mailbox
 from lockstep.operators.failure import operator_failure
 from lockstep.operators.operator import _wake_at
 from lockstep.operators.reports import EpochReport, GroupTimers, Reports, _Sum
@@ -87,6 +91,23 @@ def test_payload_comes_with_the_first_tick_alone() -> None:
     mailbox.wake_at(1)
     (tick,) = reader.partitions(first, reader.latestOffset())
     assert list(reader.read(tick)) == [(None,)]
+
+
+def test_processes_of_spark_get_the_control_source_without_importing_lockstep() -> None:
+    program = """
+import sys
+from pyspark.serializers import CloudPickleSerializer
+pickler = CloudPickleSerializer()
+source = pickler.loads(sys.stdin.buffer.read())({"mailbox": sys.argv[1]})
+reader = pickler.loads(pickler.dumps(source)).streamReader(None)
+(tick,) = reader.partitions(reader.initialOffset(), reader.latestOffset())
+assert list(reader.read(pickler.loads(pickler.dumps(tick)))) == [(b"lists",)]
+assert not [name for name in sys.modules if name.startswith("lockstep")]
+"""
+    mailbox = Mailbox()
+    mailbox.payload(b"lists")
+    pickled = CloudPickleSerializer().dumps(ControlSource)
+    subprocess.run([sys.executable, "-c", program, mailbox.path], input=pickled, check=True)
 
 
 def test_mailbox_leaves_nothing_behind() -> None:

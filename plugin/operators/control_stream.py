@@ -12,29 +12,21 @@ offset, may become a ticking one later.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import shutil
 import sys
 import tempfile
 import threading
-import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-
 from lockstep.errors import ConfigurationError
+from lockstep.operators.control_source import FORMAT, MAILBOX, ControlSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_FORMAT = "lockstep_control"
-_MAILBOX = "mailbox"
-_POSITION = "logOffset"  # the name that Spark's file source uses too: the two may follow each other in one directory
 
 
 class Mailbox:
@@ -48,7 +40,7 @@ class Mailbox:
 
     @property
     def path(self) -> str:
-        return str(self._directory / _MAILBOX)
+        return str(self._directory / MAILBOX)
 
     @property
     def empty_directory(self) -> str:
@@ -78,74 +70,12 @@ def ticking_stream(spark: SparkSession, mailbox: Mailbox) -> DataFrame:
     """A stream of one column, ``payload``: one row for each tick."""
     _require_python(spark)
     spark.dataSource.register(ControlSource)
-    return spark.readStream.format(_FORMAT).option(_MAILBOX, mailbox.path).load()
+    return spark.readStream.format(FORMAT).option(MAILBOX, mailbox.path).load()
 
 
 def silent_stream(spark: SparkSession, mailbox: Mailbox) -> DataFrame:
     """A stream of one column, ``payload``, that never has a row."""
     return spark.readStream.format("text").load(mailbox.empty_directory).selectExpr("cast(value as binary) as payload")
-
-
-class ControlSource(DataSource):
-    """Spark's data source behind :func:`ticking_stream`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return _FORMAT
-
-    def schema(self) -> str:
-        return "payload binary"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return ControlReader(str(self.options[_MAILBOX]))
-
-
-class _Tick(InputPartition):
-    def __init__(self, payload: str | None) -> None:
-        self.payload = payload
-
-
-class ControlReader(DataSourceStreamReader):
-    """Runs in a Python process of Spark's own beside the driver, for as long as the query runs."""
-
-    def __init__(self, mailbox: str) -> None:
-        self._mailbox = mailbox
-        self._latest: dict[str, Any] | None = None
-
-    def initialOffset(self) -> dict[str, Any]:
-        return {_POSITION: 0}
-
-    def latestOffset(self) -> dict[str, Any]:
-        """The last tick's time; a new one at the start, and when the mailbox says that a timer is due."""
-        content = self._read()
-        now = time.time_ns() // 1_000_000
-        if self._latest is None:
-            self._latest = {_POSITION: now}
-            if content.get("payload"):
-                self._latest["payload"] = content["payload"]
-        else:
-            wake_at = content.get("wake_at")
-            if wake_at is not None and wake_at <= now:
-                self._latest = {_POSITION: max(now, self._latest[_POSITION] + 1)}
-        return self._latest
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [_Tick(end.get("payload"))] if start != end else []
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[bytes | None]]:
-        payload = getattr(partition, "payload", None)
-        yield (None if payload is None else base64.b64decode(payload),)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held for the epochs that are decided."""
-
-    def stop(self) -> None:
-        """Nothing is open."""
-
-    def _read(self) -> dict[str, Any]:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return dict(json.loads(Path(self._mailbox).read_text()))
-        return {}
 
 
 def _require_python(spark: Any) -> None:
