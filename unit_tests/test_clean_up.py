@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lockstep.config import CheckpointConfig
 from lockstep.errors import LockstepError
 from lockstep.testing import RecordingSink, staged_but_invisible
 from unit_tests.simulation import Crash, Driver, World, crash_at
@@ -22,9 +23,9 @@ class Cleaning(RecordingSink):
             del self.table.staged[attempt]
 
 
-def start(world: World) -> tuple[Driver, Cleaning]:
+def start(world: World, config: CheckpointConfig | None = None) -> tuple[Driver, Cleaning]:
     sink = Cleaning(world.tables["a"], "a")
-    return Driver(world, sinks={"a": sink}), sink
+    return Driver(world, config, sinks={"a": sink}), sink
 
 
 @pytest.mark.parametrize("point, stray", [("record.before", True), ("record.after", False)])
@@ -72,6 +73,25 @@ def test_rows_of_a_record_that_lands_late_are_kept_until_another_attempt_is_chos
     fourth, _ = start(world)
     assert fourth.start().run_to(1).stop()
     world.check_exactly_once(1)
+
+
+def test_rows_of_an_overtaken_driver_are_removed_when_nobody_knows_any_more_what_was_chosen() -> None:
+    """It was paused before its record; when it goes on, the checkpoint of the epoch is not among the retained ones."""
+    world, retained = World(), CheckpointConfig(retained=1)
+    first, _ = start(world, retained)
+    first.start().run_to(1)
+    late: list[tuple[str, bytes]] = []
+    first.storage.write = lambda *record: late.append(record)  # type: ignore[method-assign]
+    first.prepare()
+    (staged,) = staged_but_invisible(world.tables.values())
+    second, _ = start(world, retained)
+    assert second.start().run_to(5).stop()
+    world.storage.write(*late[0])
+    third, sink = start(world, retained)
+    third.start()
+    assert staged in sink.strays
+    assert world.records() == []
+    world.check_exactly_once(5)
 
 
 def test_rows_of_newer_drivers_and_of_unknown_names_are_left_alone() -> None:

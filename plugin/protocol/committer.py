@@ -136,8 +136,8 @@ class Committer:
         self._coordinator.restored(self._store.latest)
         if latest is not None:
             self._offsets.restore(latest.barrier)
-        recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}
         self._discard_losers(committed, just_committed=False)
+        recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}
         for epoch in sorted(self._records):
             self._offsets.snapshot(self._choose(epoch).barrier)
         if decided > committed:
@@ -150,9 +150,10 @@ class Committer:
         """Let the sinks remove what was staged by an earlier driver that died, or will be refused, before its record.
 
         An earlier driver looks at the token after it has stored its record, and the records were read after this driver
-        took its own: an attempt that is not among the ``recorded`` will never be decided. Its record may still land late,
-        if storing it seemed to fail: so only epochs whose choice is stored are looked at. No later ones also because, of
-        a copied directory, the original may be at work on them in the same target.
+        took its own: an attempt that is not among the ``recorded`` will never be decided, or belongs to an epoch that is
+        committed everywhere. Its record may still land late, if storing it seemed to fail: so only epochs whose choice is
+        stored are looked at. No later ones also because, of a copied directory, the original may be at work on them in the
+        same target.
         """
         latest = self._store.latest
         chosen = -1 if latest is None else latest.id
