@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.config import CheckpointConfig, CheckpointMode
 from lockstep.errors import CommitFailedError, FencedError, LockstepError
-from lockstep.sinks.two_phase import CommitOutcome
+from lockstep.sinks.two_phase import CommitOutcome, PreparedEpoch
 from lockstep.testing import MemoryStorage, RecordingSink
 from unit_tests.simulation import Crash, Driver, World, crash_at, doing_at, rows_of
 
@@ -219,6 +219,21 @@ def test_foreign_attempt_is_no_error_for_a_fenced_driver_but_its_end() -> None:
     with pytest.raises(FencedError):
         old.committer.advance()
     world.check_exactly_once(1)
+
+
+def test_what_an_overtaken_driver_misses_in_the_middle_of_its_commit_is_no_error_but_its_end() -> None:
+    """The newer driver has committed the epoch and removed what was staged for it."""
+    world = World()
+
+    class Overtaken(RecordingSink):
+        def commit(self, prepared: PreparedEpoch) -> CommitOutcome:
+            Driver(world).start()
+            return CommitOutcome.failed("a staged file can't be read")
+
+    old = Driver(world, sinks={"a": Overtaken(world.tables["a"], "a")}).start()
+    with pytest.raises(FencedError):
+        old.run_to(0)
+    finish(world, 1)
 
 
 def test_choices_of_two_drivers_never_contradict_each_other() -> None:

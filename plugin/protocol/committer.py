@@ -381,6 +381,8 @@ class Committer:
             self._token.check()  # a fenced driver's errors are not worth a retry
             _log.warning("epoch %d: sink %r did not commit: %s", mine[-1].epoch, uid, error, exc_info=True)
             return CommitOutcome.retry(str(error) or repr(error))
+        if not outcome.committed:
+            self._token.check()  # what it misses, a newer driver may have committed and removed
         if outcome.committed and not self._is_ours(outcome.by_attempt):
             return CommitOutcome.failed(
                 f"attempt {outcome.by_attempt} of epoch {mine[-1].epoch} is in the target, and it is none of this "
