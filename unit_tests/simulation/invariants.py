@@ -126,17 +126,14 @@ class Invariants:
         if self._world.group[-1:] != [last]:
             raise BrokenError(f"the consumer group ended at {self._world.group[-1:]}, not at epoch {last}")
 
-    def check_retired(self) -> None:
-        """After one more start: no records."""
+    def check_tidy(self) -> None:
+        """After one more start: no records, and nothing staged."""
         left = [path for path in self._world.storage.files if _kind(path)[0] == "record"]
         if left:
             raise BrokenError(f"everything is committed, and {thing(left[0])} was not retired")
-
-    def check_tidy(self) -> None:
-        """After two more starts (the second removes what the first could not be sure of): nothing staged is left."""
-        left = staged_but_invisible(self._world.tables.values())
-        if left:
-            raise BrokenError(f"everything is committed, and {next(iter(left))} is still staged")
+        staged = staged_but_invisible(self._world.tables.values())
+        if staged:
+            raise BrokenError(f"everything is committed, and {next(iter(staged))} is still staged")
 
 
 @lru_cache(maxsize=65536)
