@@ -6,6 +6,7 @@ With ``CI=true`` or ``LOCKSTEP_REQUIRE_DOCKER=1`` a missing Docker engine is a f
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -106,16 +107,20 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, kafka: Broker, make_topic: MakeTopic) -> CrashSite:
+def site(tmp_path: Path, kafka: Broker, make_topic: MakeTopic) -> Iterator[CrashSite]:
     """A topic of two partitions, a table and a checkpoint directory."""
-    return CrashSite(tmp_path, kafka.bootstrap_servers, make_topic(2))
+    site = CrashSite(tmp_path, kafka.bootstrap_servers, make_topic(2))
+    yield site
+    shutil.rmtree(site.temporary, ignore_errors=True)
 
 
 @pytest.fixture
-def crossing(tmp_path: Path, kafka: Broker, make_topic: MakeTopic, postgres: PostgresServer) -> CrashSite:
+def crossing(tmp_path: Path, kafka: Broker, make_topic: MakeTopic, postgres: PostgresServer) -> Iterator[CrashSite]:
     """The same with keyed state and four sinks, for drivers that die."""
     servers = kafka.bootstrap_servers
     rows = f"rows_{uuid.uuid4().hex[:8]}"
     targets = Targets(str(tmp_path / "table"), str(tmp_path / "files"), servers, make_topic(1), postgres, rows)
     targets.create()
-    return CrashSite(tmp_path, servers, make_topic(2), targets)
+    site = CrashSite(tmp_path, servers, make_topic(2), targets)
+    yield site
+    shutil.rmtree(site.temporary, ignore_errors=True)

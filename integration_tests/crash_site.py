@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 
 from integration_tests.observer import Observer
 from integration_tests.targets import Row, Targets, read_rows
+from lockstep.testing.temporary import environment_with_temporary
 
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -88,7 +89,13 @@ class CrashSite:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=environment_with_temporary(self.temporary),
             )
+
+    @property
+    def temporary(self) -> Path:
+        """What killed drivers leave behind, 100 MB each; to be removed when all have ended."""
+        return self.root / "temporary"
 
     @property
     def log(self) -> Path:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from kafka import KafkaAdminClient
 
 from integration_tests.conftest import Broker, MakeTopic
 from integration_tests.crash_site import end
+from lockstep.testing.temporary import environment_with_temporary
 
 pytestmark = pytest.mark.timeout(600)  # for the first test, which waits for the drivers of all
 ROOT = Path(__file__).resolve().parents[1]
@@ -359,12 +361,13 @@ class Site:
         self.runs += 1
         settings = {"commands": commands, "stop": str(self.root / "stop"), **settings}
         log = self.root / f"driver-{self.runs}.log"
+        temporary = self.root / f"temporary-{self.runs}"
         paths = [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "integration_tests.example_driver", json.dumps(settings)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                env={**environment_with_temporary(temporary), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -374,6 +377,7 @@ class Site:
             yield Driver(process, log)
         finally:
             end(process)
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from confluent_kafka import Producer
 
 from integration_tests.chaos.cluster import Cluster
 from integration_tests.chaos.volume import Volume
+from lockstep.testing.temporary import environment_with_temporary
 
+WORK = Path(pyspark.__file__).with_name("work")  # of local clusters
 DRIVER = Path(__file__).parents[1] / "driver.py"
 PARTITIONS = 2
 RETENTION_MINUTES = 2  # of files that the table has let go: VACUUM really removes some
@@ -90,6 +94,7 @@ class Driver:
     def __init__(self, settings: dict[str, Any], log: Path, started: Path) -> None:
         self.log = log
         self._started = started
+        self._temporary = started.with_suffix(".temporary")
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(DRIVER), json.dumps({**settings, "started": str(started)})],
@@ -97,6 +102,7 @@ class Driver:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=environment_with_temporary(self._temporary),
             )
 
     @property
@@ -131,6 +137,7 @@ class Driver:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def executors(self) -> list[int]:
         """Process ids of the executors' JVMs."""
@@ -154,6 +161,7 @@ class Site:
         self.root = root
         self.cluster = cluster
         self.setup = setup
+        self._began = time.time()
         self.topic, self.out, self.group = f"in-{name}", f"out-{name}", f"group-{name}"
         self.table = root / "table"
         self.volume = Volume(root / "volume")
@@ -204,6 +212,9 @@ class Site:
             self.load.stop()
             self.driver.end()
             self.volume.release()
+            for application in WORK.glob("app-*"):  # a local cluster's copies of the jars
+                if application.stat().st_mtime >= self._began:
+                    shutil.rmtree(application, ignore_errors=True)
 
 
 def wait_until(condition: Any, seconds: float, what: str) -> float:

@@ -194,6 +194,8 @@ class EmbeddedBroker:
         )
         config.write_text(kraft.render(properties))
         log4j.write_text(kraft.LOG4J)
+        shutil.rmtree(kraft.temporary_files(config), ignore_errors=True)
+        kraft.temporary_files(config).mkdir()
         commands = [kraft.run_command(java, jars, config, log4j, self._heap)]
         if not (data / "meta.properties").exists():
             commands.insert(0, kraft.format_command(java, jars, config, self._cluster_id or new_cluster_id()))

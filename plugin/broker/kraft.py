@@ -77,7 +77,7 @@ def render(properties: Mapping[str, str]) -> str:
 def format_command(java: Path, jars: Path, config: Path, cluster_id: str) -> list[str]:
     """Prepares the data directory. It must run once, before the broker's first start."""
     return [
-        *_jvm(java, jars, "128m"),
+        *_jvm(java, jars, "128m", temporary_files(config)),
         "-XX:TieredStopAtLevel=1",  # too short a run for the optimising compiler: half the time without it
         *("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)),
     ]
@@ -85,11 +85,27 @@ def format_command(java: Path, jars: Path, config: Path, cluster_id: str) -> lis
 
 def run_command(java: Path, jars: Path, config: Path, log4j: Path, heap: str) -> list[str]:
     """Runs the broker in the foreground."""
-    return [*_jvm(java, jars, heap), f"-Dlog4j2.configurationFile={log4j}", "kafka.Kafka", str(config)]
+    return [
+        *_jvm(java, jars, heap, temporary_files(config)),
+        f"-Dlog4j2.configurationFile={log4j}",
+        "kafka.Kafka",
+        str(config),
+    ]
 
 
-def _jvm(java: Path, jars: Path, heap: str) -> list[str]:
+def temporary_files(config: Path) -> Path:
+    """Where the broker with this configuration keeps what it calls temporary: one that is killed leaves libraries there."""
+    return config.with_name("temporary")
+
+
+def _jvm(java: Path, jars: Path, heap: str, temporary: Path) -> list[str]:
     return [
         *(str(java), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData"),
-        *("-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true", "-cp", f"{jars}/*"),
+        *(
+            "-Djava.awt.headless=true",
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Djava.io.tmpdir={temporary}",
+            "-cp",
+            f"{jars}/*",
+        ),
     ]

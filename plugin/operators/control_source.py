@@ -81,4 +81,4 @@ class ControlReader(DataSourceStreamReader):
         return {}
 
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

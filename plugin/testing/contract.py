@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from lockstep.sinks.two_phase import (
     SinkContext,
     TwoPhaseCommitSink,
 )
+from lockstep.testing.temporary import environment_with_temporary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -233,7 +235,10 @@ class SinkContract:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env={
+                    **environment_with_temporary(tmp_path / "temporary"),
+                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                },
             )
         try:
             deadline = time.monotonic() + _CHILD_SECONDS
@@ -248,6 +253,7 @@ class SinkContract:
             child.wait()
             if child.stdin is not None:
                 child.stdin.close()
+            shutil.rmtree(tmp_path / "temporary", ignore_errors=True)
         return [
             PreparedEpoch(Attempt(one["epoch"], one["id"], life.lineage, 1), one["handle"], 0)
             for one in json.loads(told.read_text())
