@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, SchemaMismatchError
 from lockstep.sinks import Attempt, CommitStatus, DeltaSink, PreparedEpoch, SinkContext
+from lockstep.testing import failpoints
 
 LINEAGE = "6f0f3e1c-0000-4000-8000-000000000001"
 
@@ -108,6 +109,65 @@ def test_several_epochs_become_one_table_version_and_done_ones_are_left_out(harn
     assert OutsideReader(harness.path).version() == before + 1
     assert outcome.details["rows"] == 20
     assert harness.ids() == list(range(30))
+
+
+def test_commits_after_the_first_run_no_spark_job(harness: Harness, rows: Any) -> None:
+    """Delta's own way to ask for an application transaction works out the whole table's state each time."""
+    sink = harness.open(rows(0, 1))
+    harness.commit(sink, harness.stage(sink, 0, rows(0, 10)))
+    prepared = [harness.stage(sink, epoch, rows(10 * epoch, 10 * epoch + 10)) for epoch in (1, 2)]
+    context = harness.spark.sparkContext
+    context.setJobGroup("commits", "of two epochs")
+    try:
+        for one in prepared:
+            assert harness.commit(sink, one).status is CommitStatus.DONE
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert list(context.statusTracker().getJobIdsForGroup("commits")) == []
+    assert harness.ids() == list(range(30))
+
+
+def test_what_another_driver_has_committed_since_is_found_in_the_log(harness: Harness, rows: Any) -> None:
+    old, new = harness.open(rows(0, 1)), harness.open(rows(0, 1))
+    harness.commit(old, harness.stage(old, 0, rows(0, 10)))
+    harness.sql("OPTIMIZE TABLE_")
+    harness.commit(new, harness.stage(new, 1, rows(10, 20), "1-2-new"))
+    outcome = harness.commit(old, harness.stage(old, 1, rows(10, 20), "1-1-old"))
+    assert (outcome.status, outcome.by_attempt) == (CommitStatus.ALREADY_DONE, "1-2-new")
+    assert harness.ids() == list(range(20))
+
+
+def test_driver_that_is_overtaken_in_the_middle_of_its_commit_is_refused_by_delta(harness: Harness, rows: Any) -> None:
+    old, new = harness.open(rows(0, 1)), harness.open(rows(0, 1))
+    harness.commit(old, harness.stage(old, 0, rows(0, 10)))
+    theirs, ours = harness.stage(old, 1, rows(10, 20), "1-1-old"), harness.stage(new, 1, rows(10, 20), "1-2-new")
+    failpoints.at("delta.commit.before", lambda: failpoints.clear() or harness.commit(new, ours))
+    try:
+        with pytest.raises(Exception, match="ConcurrentTransactionException"):
+            old.commit_many([theirs])
+    finally:
+        failpoints.clear()
+    assert harness.ids() == list(range(20))
+
+
+def test_table_checkpoints_are_written_beside_the_commits_and_as_often_as_the_table_says(
+    harness: Harness, rows: Any
+) -> None:
+    def checkpoints() -> list[int]:
+        return sorted(
+            int(file.name.partition(".")[0]) for file in Path(harness.path, "_delta_log").glob("[0-9]*.checkpoint.*")
+        )
+
+    sink = harness.open(rows(0, 1))
+    for epoch in range(11):
+        harness.commit(sink, harness.stage(sink, epoch, rows(epoch, epoch + 1)))
+    sink.close()
+    assert checkpoints() == [], "not with every tenth, as Delta does by itself"
+    harness.sql("ALTER TABLE TABLE_ SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    harness.commit(sink, harness.stage(sink, 11, rows(11, 12)))
+    sink.close()
+    assert checkpoints() == [13]
+    assert harness.ids() == list(range(12))
 
 
 def test_empty_epoch_leaves_no_version_behind(harness: Harness, rows: Any) -> None:

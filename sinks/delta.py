@@ -14,6 +14,7 @@ from lockstep.errors import CheckpointDirectoryError, ConfigurationError, Schema
 from lockstep.protocol.failpoint import reach
 from lockstep.protocol.fields import Fields, parse_json
 from lockstep.quoting import quoted
+from lockstep.sinks.delta_checkpoints import TableCheckpoints
 from lockstep.sinks.delta_log import DeltaTableLog, TableState
 from lockstep.sinks.file_reader import hidden
 from lockstep.sinks.handles import NEVER_IN_PATHS, handle_fields, metrics_of, staged_by
@@ -83,6 +84,7 @@ class DeltaSink(TwoPhaseCommitSink):
         self._merge_schema = merge_schema
         self._properties = dict(properties or {})
         self._staged: dict[str, tuple[TableState, list[str]]] = {}  # by attempt, between write and pre_commit
+        self._checkpoints: TableCheckpoints | None = None
 
     def describe(self) -> str:
         return f"Delta table {self._table or self._path}"
@@ -95,6 +97,7 @@ class DeltaSink(TwoPhaseCommitSink):
         self._app_id = f"lockstep-{context.lineage}-{context.uid}"
         self._create_if_missing(context.schema)
         self._delta = DeltaTableLog(context.spark, self._location())
+        self._checkpoints = TableCheckpoints(self._delta)
         self._add_new_columns()
         state = self._delta.latest().state
         if self._partition_by and self._partition_by != state.partition_columns:
@@ -251,10 +254,16 @@ class DeltaSink(TwoPhaseCommitSink):
             user_metadata=json.dumps({"lockstep": {"epochs": [one.epoch for one in todo]}, "attempt": last.attempt.id}),
         )
         reach("delta.commit.after")
+        if self._checkpoints is not None:
+            self._checkpoints.after_commit()
         return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, **metrics})
 
     def max_pending_seconds(self) -> float | None:
         return self._delta.tombstone_retention_seconds() / 2
+
+    def close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

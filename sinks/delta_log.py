@@ -18,6 +18,8 @@ from lockstep.protocol.fields import Fields
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_ENTRIES_TO_READ = 100
+_SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 _RELEVANT_SETTINGS = ("delta.constraints.", "delta.columnMapping.", "delta.invariants")
 
 
@@ -63,6 +65,16 @@ class TableView:
         return _state(self.snapshot)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """At ``version`` of the table, ``epoch`` is the highest that ``app_id`` has committed."""
+
+    table_id: str
+    version: int
+    app_id: str
+    epoch: int
+
+
 class DeltaTableLog:
     """The transaction log of the Delta table at ``path``."""
 
@@ -70,6 +82,7 @@ class DeltaTableLog:
         self._spark = spark
         self._jvm: Any = spark._jvm
         self.path = path
+        self.seen: _Seen | None = None
 
     @property
     def _delta(self) -> Any:
@@ -117,17 +130,52 @@ class DeltaTableLog:
     def begin_commit(self) -> DeltaCommit:
         """Start the transaction that commits staged files, on the newest version of the table."""
         self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
-        return DeltaCommit(self._spark, self._log.startTransaction())
+        return DeltaCommit(self, self._spark, self._log.startTransaction())
+
+    def epoch_at(self, table_id: str, version: int, app_id: str) -> int | None:
+        """Highest epoch of ``app_id`` at a version, from what was seen before and the entries since; ``None``: not known.
+
+        Delta would work out the whole table's state to tell: a Spark job for each commit, of fifty tasks.
+        """
+        seen = self.seen
+        if seen is None or (seen.table_id, seen.app_id) != (table_id, app_id):
+            return None
+        if not seen.version <= version <= seen.version + _ENTRIES_TO_READ:
+            return None
+        epoch = seen.epoch
+        for entry in range(seen.version + 1, version + 1):
+            actions = self._entry(entry)
+            if actions is None:
+                return None
+            set_here = [a["txn"]["version"] for a in actions if (a.get("txn") or {}).get("appId") == app_id]
+            epoch = max([epoch, *set_here])
+        return epoch
+
+    def entries_since_checkpoint(self) -> int:
+        """How many entries a reader of the table has to go through, as this driver last saw it."""
+        snapshot = self._log.unsafeVolatileSnapshot()
+        return int(snapshot.version()) - max(-1, int(snapshot.checkpointProvider().version()))
+
+    def checkpoint_interval(self) -> int | None:
+        """After how many versions the table wants a checkpoint, if it says so itself."""
+        return int(text) if (text := self.settings().get("delta.checkpointInterval")) else None
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the table's newest version, and let Delta clean up its log."""
+        session = self._spark._jsparkSession.cloneSession()
+        if not session.conf().contains(_SNAPSHOT_PARTITIONS):  # fifty by default: too many for few cores
+            tasks = 2 * self._spark.sparkContext.defaultParallelism
+            session.conf().set(_SNAPSHOT_PARTITIONS, str(min(50, max(2, tasks))))
+        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+        self._log.checkpoint()
 
     def committed_by(self, app_id: str, version: int) -> str | None:
         """The user metadata of the commit that set ``app_id`` to ``version``, from the log's newest entries."""
-        log = self._log
         newest = int(self._updated().version())
         for table_version in range(newest, max(-1, newest - 1000), -1):
-            text = self._read_text(f"{log.logPath().toString()}/{table_version:020d}.json")
-            if text is None:
+            actions = self._entry(table_version)
+            if actions is None:
                 return None
-            actions = [json.loads(line) for line in text.split("\n") if line]
             if any((a.get("txn") or {}).get("appId") == app_id and a["txn"]["version"] >= version for a in actions):
                 return next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
         return None
@@ -170,6 +218,11 @@ class DeltaTableLog:
         option = self._jvm.scala.Option
         return self._log.update(False, option.empty(), option.empty())
 
+    def _entry(self, version: int) -> list[dict[str, Any]] | None:
+        """The actions of one version; ``None`` when its entry is not in the log any more, or not yet in its place."""
+        text = self._read_text(f"{self._log.logPath().toString()}/{version:020d}.json")
+        return None if text is None else [json.loads(line) for line in text.split("\n") if line]
+
     def _read_text(self, path: str) -> str | None:
         hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
         if not self._file_system.exists(hadoop_path):
@@ -184,7 +237,8 @@ class DeltaTableLog:
 class DeltaCommit:
     """One transaction on the newest version of the table."""
 
-    def __init__(self, spark: SparkSession, transaction: Any) -> None:
+    def __init__(self, table: DeltaTableLog, spark: SparkSession, transaction: Any) -> None:
+        self._table = table
         self._spark = spark
         self._jvm: Any = spark._jvm
         self._transaction = transaction
@@ -194,7 +248,15 @@ class DeltaCommit:
 
     def transaction_version(self, app_id: str) -> int:
         """Highest epoch of ``app_id``. Reading it *here* makes Delta refuse this commit if another one sets it first."""
-        return int(self._transaction.txnVersion(app_id))
+        snapshot = self._transaction.snapshot()
+        table_id, version = str(snapshot.metadata().id()), int(snapshot.version())
+        epoch = self._table.epoch_at(table_id, version, app_id)
+        if epoch is None:
+            epoch = int(self._transaction.txnVersion(app_id))
+        else:
+            self._transaction.readTxn().addOne(app_id)  # the rest of what txnVersion does
+        self._table.seen = _Seen(table_id, version, app_id, epoch)
+        return epoch
 
     def commit(
         self,
@@ -217,7 +279,11 @@ class DeltaCommit:
             self._jvm.org.apache.spark.sql.streaming.OutputMode.Append(), query_id, version, some(user_metadata)
         )
         self._register(metrics)
-        return int(self._transaction.commit(self._jvm.PythonUtils.toSeq(everything), operation))
+        self._transaction.postCommitHooks().subtractOne(_static(delta.hooks, "CheckpointHook$"))
+        committed = int(self._transaction.commit(self._jvm.PythonUtils.toSeq(everything), operation))
+        table_id = str(self._transaction.snapshot().metadata().id())
+        self._table.seen = _Seen(table_id, committed, app_id, version)
+        return committed
 
     def _register(self, metrics: Mapping[str, int]) -> None:
         context = self._spark.sparkContext._jsc.sc()
@@ -227,6 +293,11 @@ class DeltaCommit:
             metric.set(value)
             registered[name] = metric
         self._transaction.registerSQLMetrics(self._spark._jsparkSession, self._jvm.PythonUtils.toScalaMap(registered))
+
+
+def _static(package: Any, name: str) -> Any:
+    """The one instance of a Scala object."""
+    return getattr(getattr(package, name), "MODULE$")
 
 
 def _settings(metadata: Any) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,33 @@ def test_metadata_tells_what_each_sink_committed() -> None:
     assert {uid: details["version"] for uid, details in checkpoint.commits.items()} == {"a": 2, "b": 2}
     assert checkpoint.commits["a"]["attempt"] == checkpoint.attempts[1]
     assert checkpoint.doubtful == ()
+
+
+def test_metadata_and_history_tell_where_the_time_went() -> None:
+    world = World()
+
+    class Slow(RecordingSink):
+        def write(self, handle: Any, batch: Any) -> None:
+            world.clock.advance(2)
+            super().write(handle, batch)
+
+        def commit(self, prepared: Any) -> CommitOutcome:
+            world.clock.advance(5)
+            return super().commit(prepared)
+
+    driver = Driver(world, LONG, sinks={"a": Slow(world.tables["a"], "a")}).start().run_to(1)
+    world.clock.advance(7)
+    assert driver.stop()
+    (checkpoint,) = driver.store.stored()
+    assert checkpoint.phases == {
+        "held_back": 0,
+        "prepare": 4_000,  # both epochs
+        "state": 0,
+        "record": 0,
+        "decision": 9_000,  # what the first one waited: there was no checkpoint before
+        "commit": 10_000,
+    }
+    assert driver.coordinator.statistics.history()[0].phases == checkpoint.phases
 
 
 def test_missed_notifications_are_made_up_for_by_the_next_one() -> None:

@@ -148,7 +148,7 @@ def test_field_of_another_type_is_refused_or_read_as_exactly_what_it_is(kind: Ki
         data = seal(kind.name, body)
         found = read_or_refused(kind, data)
         refused += found is None
-        optional = name == "without operators"  # files of the first weeks have none
+        optional = name in ("without operators", "without phases")  # older files have none
         assert found is None or found.encode() == data or optional, name
     assert refused > 100
 

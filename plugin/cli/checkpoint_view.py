@@ -39,6 +39,13 @@ def show_checkpoint(screen: Console, directory: CheckpointDirectory, checkpoint:
     committed = checkpoint.committed_ms
     facts.add_row("committed", "not yet" if committed is None else _after(committed, checkpoint.triggered_ms))
     facts.add_row("epochs", ", ".join(str(epoch) for epoch in sorted(checkpoint.attempts)))
+    if checkpoint.phases:
+        facts.add_row(
+            "time",
+            ", ".join(
+                f"{plain(phase.replace('_', ' '))} {_seconds(spent)}" for phase, spent in checkpoint.phases.items()
+            ),
+        )
     if checkpoint.barrier.watermark_ms:
         facts.add_row("watermark", _time(checkpoint.barrier.watermark_ms))
     screen.print(facts)

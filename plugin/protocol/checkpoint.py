@@ -129,6 +129,7 @@ class CompletedCheckpoint:
     committed_ms: int | None = None
     commits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by sink uid: e.g. the table's version
     doubtful: tuple[int, ...] = ()
+    phases: Mapping[str, int] = field(default_factory=dict)  # where the time of its epochs went, in milliseconds
 
     @property
     def id(self) -> int:
@@ -154,6 +155,7 @@ class CompletedCheckpoint:
             "reports": {name: dict(report) for name, report in self.reports.items()},
             "commits": {uid: dict(details) for uid, details in self.commits.items()},
             "doubtful": list(self.doubtful),
+            "phases": dict(self.phases),
         }
 
     def encode(self) -> bytes:
@@ -183,4 +185,5 @@ class CompletedCheckpoint:
             reports=fields.objects("reports"),
             commits=fields.objects("commits"),
             doubtful=tuple(doubtful),
+            phases=fields.counts("phases") if "phases" in fields else {},
         )

@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -103,6 +104,9 @@ class Committer:
         self._records: dict[int, list[PrepareRecord]] = {}  # pending epochs: one record per attempt
         self._done: dict[str, int] = dict.fromkeys(sinks, -1)  # by sink: highest epoch committed in this run
         self._details: dict[str, Mapping[str, Any]] = {}
+        self._phases: dict[
+            int, tuple[Mapping[str, int], float]
+        ] = {}  # where an epoch's time went, and when it was prepared
         self._doubtful: set[int] = set()  # pending epochs of which another attempt than the chosen may be visible
         self._decided = -1  # as far as is known here
         self._recovered_to = -1  # epochs up to this one were prepared by an earlier driver
@@ -187,9 +191,10 @@ class Committer:
         """Held while the coordinator is used."""
         return self._lock
 
-    def add(self, record: PrepareRecord, pending: PendingCheckpoint | None) -> None:
-        """The record of a new epoch was stored; ``pending`` is its checkpoint, if it is one."""
+    def add(self, record: PrepareRecord, pending: PendingCheckpoint | None, phases: Mapping[str, int]) -> None:
+        """The record of a new epoch was stored, after ``phases`` (ms); ``pending`` is its checkpoint, if it is one."""
         with self._lock:
+            self._phases[record.epoch] = (phases, self._clock.monotonic())
             self._records.setdefault(record.epoch, []).append(record)
             self._offsets.snapshot(record.barrier)
             if pending is not None and pending.state is PendingState.WAITING:  # else expired: it rides along later
@@ -248,7 +253,10 @@ class Committer:
     def _complete(self, decided: int) -> None:
         """7. The checkpoint completes: metadata stored, older ones subsumed, listeners notified."""
         self._decided = max(self._decided, decided)
-        if self._coordinator.complete(decided, self._chosen_attempts, self._summed_reports) is not None:
+        completed = self._coordinator.complete(
+            decided, self._chosen_attempts, self._summed_reports, self._summed_phases
+        )
+        if completed is not None:
             reach("metadata.after")
 
     def _checkpoint_at_rest(self, decided: int, force: bool) -> None:
@@ -302,6 +310,15 @@ class Committer:
                     before[name] = known + value if isinstance(value, int) and isinstance(known, int) else value
         return summed
 
+    def _summed_phases(self, checkpoint_id: int) -> dict[str, int]:
+        """Where the time of the checkpoint's epochs went, as far as they were prepared by this driver; in milliseconds."""
+        summed: Counter[str] = Counter()
+        for epoch in [epoch for epoch in self._phases if epoch <= checkpoint_id]:
+            phases, prepared = self._phases.pop(epoch)
+            summed.update(phases)
+            summed["decision"] = max(summed["decision"], round((self._clock.monotonic() - prepared) * 1000))
+        return dict(summed)
+
     def _choose(self, epoch: int) -> PrepareRecord:
         """The attempt of a decided epoch to commit. Another driver's record may have to be looked for first."""
         chosen = self._store.chosen_attempt(epoch)
@@ -328,6 +345,7 @@ class Committer:
         """
         with self._lock:
             epochs = list(range(self._store.committed_epoch() + 1, checkpoint.id + 1))
+        begun = self._clock.monotonic()
         failures: list[Exception] = []
         waiting: list[str] = []
         for uid, sink in self._sinks.items():
@@ -348,7 +366,7 @@ class Committer:
         if waiting:
             self._wait(checkpoint.id, waiting)
             return
-        self._finish(checkpoint, epochs)
+        self._finish(checkpoint, epochs, {"commit": round((self._clock.monotonic() - begun) * 1000)})
 
     def _commit_sink(self, uid: str, sink: TwoPhaseCommitSink, epochs: list[int]) -> CommitOutcome:
         with self._lock:
@@ -432,7 +450,7 @@ class Committer:
                 return True
         return False
 
-    def _finish(self, checkpoint: CompletedCheckpoint, epochs: list[int]) -> None:
+    def _finish(self, checkpoint: CompletedCheckpoint, epochs: list[int], phases: Mapping[str, int]) -> None:
         self._token.check()  # the group, the metadata and the records belong to the newest driver
         reach("offsets.before")
         self._offsets.checkpoint_complete(checkpoint.id)
@@ -442,7 +460,13 @@ class Committer:
             for one in self._store.all():
                 if one.id <= checkpoint.id and not one.committed:
                     doubtful = tuple(sorted(self._doubtful & one.attempts.keys()))
-                    committed = replace(one, committed_ms=now, commits=dict(self._details), doubtful=doubtful)
+                    committed = replace(
+                        one,
+                        committed_ms=now,
+                        commits=dict(self._details),
+                        doubtful=doubtful,
+                        phases={**one.phases, **phases},
+                    )
                     self._store.replace(committed)
                     self._coordinator.committed(committed)
             reach("retire.before")

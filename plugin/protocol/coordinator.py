@@ -216,14 +216,15 @@ class CheckpointCoordinator:
         decided: int,
         attempts: Callable[[int], Mapping[int, str]],
         reports: Callable[[int], Mapping[str, Mapping[str, Any]]] | None = None,
+        phases: Callable[[int], Mapping[str, int]] = lambda _: {},
     ) -> CompletedCheckpoint | None:
         """Complete the newest prepared checkpoint that Spark has decided; older ones are subsumed by it.
 
         ``attempts`` tells which attempt of each epoch the checkpoint commits; ``reports`` what participants reported over
-        all the epochs that share it (without it: what they acknowledged with). The order: write the metadata and add it
-        to the store; remove it from the pending ones (which frees its slot for a queued request); drop the older ones;
-        note the time for the minimum pause; notify. When the store fails, the error is raised and nothing has changed:
-        a decided checkpoint is never given up, so the caller calls again.
+        all the epochs that share it (without it: what they acknowledged with); ``phases`` where the time of these epochs
+        went. The order: write the metadata and add it to the store; remove it from the pending ones (which frees its slot
+        for a queued request); drop the older ones; note the time for the minimum pause; notify. When the store fails, the
+        error is raised and nothing has changed: a decided checkpoint is never given up, so the caller calls again.
         """
         ready = [p for p in self._pending.values() if p.id <= decided and p.state is PendingState.PREPARED]
         if not ready:
@@ -237,6 +238,7 @@ class CheckpointCoordinator:
                 triggered_ms=pending.triggered_ms,
                 completed_ms=self._clock.epoch_millis(),
                 reports=dict(pending.reports if reports is None else reports(pending.id)),
+                phases=dict(phases(pending.id)),
             )
         )
         pending.mark_completed()

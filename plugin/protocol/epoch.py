@@ -116,11 +116,13 @@ class EpochRunner:
         barrier = self._log.barrier(epoch)  # 1.
         reach("source.barrier.after")
         self._committer.complete_decided(epoch)  # 2.
+        begun = self._clock.monotonic()
         self._hold_back(epoch)
+        held_back = self._clock.monotonic() - begun
         self._token.check()
         for failures in range(self._config.tolerable_failures + 1):
             try:
-                self._attempt(barrier, batch)
+                self._attempt(barrier, batch, held_back)
                 break
             except CheckpointError as error:
                 if failures == self._config.tolerable_failures:
@@ -138,7 +140,7 @@ class EpochRunner:
                 "checkpoint directory."
             )
 
-    def _attempt(self, barrier: Barrier, batch: Any) -> None:
+    def _attempt(self, barrier: Barrier, batch: Any, held_back: float) -> None:
         attempt_id = f"{barrier.epoch}-{self._token.value}-{self._engine.new_id()}"
         attempt = Attempt(barrier.epoch, attempt_id, self._coordinator.lineage, self._token.value)
         pending = self._trigger(barrier)  # 3.
@@ -156,11 +158,13 @@ class EpochRunner:
                     failing = f"sink {bound.uid!r}"
                     reports[bound.uid] = self._prepare(bound, attempt, rows, handles)
                     self._acknowledge(pending, bound.uid, reports[bound.uid])
+                prepared = self._clock.monotonic()
                 for operator in self._operators:
                     failing = f"operator {operator.uid!r}"
                     reports[operator.uid] = operator.acknowledge(barrier.epoch)
                     self._acknowledge(pending, operator.uid, reports[operator.uid])
                     reach("operator.acknowledge.after")
+            acknowledged = self._clock.monotonic()
             failing = "the coordinator"
             self._refuse_if_late(barrier.epoch, started)
             record = PrepareRecord(
@@ -180,7 +184,13 @@ class EpochRunner:
         except Exception as error:
             failure = self._failed(attempt, pending, {} if may_be_stored else handles, failing, started, error)
             raise failure from (None if failure is error else error)
-        self._committer.add(record, pending)
+        seconds = {
+            "held_back": held_back,
+            "prepare": prepared - started,
+            "state": acknowledged - prepared,
+            "record": self._clock.monotonic() - acknowledged,
+        }
+        self._committer.add(record, pending, {phase: round(spent * 1000) for phase, spent in seconds.items()})
         if self._config.mode is CheckpointMode.AT_LEAST_ONCE:
             self._commit_early(record)
 

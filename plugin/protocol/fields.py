@@ -130,6 +130,11 @@ class Fields:
         inner = self.fields(name)
         return {key: inner.text(key) for key in inner}
 
+    def counts(self, name: str) -> dict[str, int]:
+        """Whole numbers by name, none of them negative."""
+        inner = self.fields(name)
+        return {key: inner.count(key) for key in inner}
+
     def wrong(self, name: str, value: object, expected: str) -> CorruptRecordError:
         return self.refusal(f"{self._inside}{name} is {_shown(value)}, where {expected} should be.")
 

@@ -26,6 +26,7 @@ class CheckpointEntry:
     committed_ms: int | None = None
     failure: FailureReason | None = None
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    phases: Mapping[str, int] = field(default_factory=dict)  # where the time of its epochs went, in milliseconds
 
     @property
     def duration_ms(self) -> int | None:
@@ -91,13 +92,14 @@ class CheckpointStatistics:
         entry = self._entry(checkpoint.id)
         if entry is not None:
             entry.status, entry.completed_ms = "completed", checkpoint.completed_ms
-            entry.reports = checkpoint.reports
+            entry.reports, entry.phases = checkpoint.reports, checkpoint.phases
 
     def committed(self, checkpoint: CompletedCheckpoint) -> None:
         self.counts["committed"] += 1
         entry = self._entry(checkpoint.id)
         if entry is not None:
             entry.status, entry.committed_ms = "committed", checkpoint.committed_ms
+            entry.phases = checkpoint.phases
 
     def failed(self, pending: PendingCheckpoint, reason: FailureReason) -> None:
         self.counts["failed"] += 1
