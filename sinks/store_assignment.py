@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import SchemaMismatchError
+from lockstep.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -64,12 +65,14 @@ class StoreAssignment:
         """The rows with the table's types. Columns that the rows lack are left to Delta (null, default, generated)."""
         from pyspark.sql import functions as F
 
-        columns = []
-        for name, field in self._table.items():
-            given = self._rows.get(name)
-            if given is not None:
-                columns.append(self._fit(F.col(f"`{given.name.replace('`', '``')}`"), given, field).alias(field.name))
-        return rows.select(*columns)
+        taken = [(self._rows[name], field) for name, field in self._table.items() if name in self._rows]
+        if [given.name for given in self._rows.values()] == [field.name for _, field in taken] and all(
+            given.dataType == field.dataType and _VARCHAR not in field.metadata for given, field in taken
+        ):
+            return rows
+        return rows.select(
+            *[self._fit(F.col(quoted(given.name)), given, field).alias(field.name) for given, field in taken]
+        )
 
     def _assignable(self, given: DataType, wanted: DataType) -> bool:
         """As ANSI says for plain types; inside of structs, arrays and maps only what needs no look at the values."""
