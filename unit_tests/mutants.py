@@ -49,6 +49,10 @@ class Mutant:
 EPOCH, COMMITTER, RECORD = "epoch.py", "committer.py", "prepare_record.py"
 STORE, FENCING, COORDINATOR = "completed_store.py", "fencing.py", "coordinator.py"
 
+RETIRE = "        self._discard_losers(committed, just_committed=False)\n"
+RECORDED = (
+    "        recorded = {id for records in self._records.values() for record in records for id in record.attempt_ids}\n"
+)
 MUTANTS = (
     # --- phase 1 ------------------------------------------------------------------------------------------------------
     Mutant(
@@ -268,8 +272,22 @@ MUTANTS = (
         "an epoch is skipped",
         "every decided epoch is committed, in order",
         COMMITTER,
-        "            epochs = list(range(self._store.committed_epoch() + 1, checkpoint.id + 1))\n        failures",
-        "            epochs = [checkpoint.id]\n        failures",
+        "epochs = list(range(self._store.committed_epoch() + 1, checkpoint.id + 1))",
+        "epochs = [checkpoint.id]",
+    ),
+    Mutant(
+        "what an overtaken driver misses is an error",
+        "an overtaken driver ends as overtaken, whatever it stumbles over",
+        COMMITTER,
+        "        if not outcome.committed:\n            self._token.check()",
+        "        if not outcome.committed:\n            pass",
+    ),
+    Mutant(
+        "clean-up spares what is left of committed epochs",
+        "what was staged and lost is removed by the next start",
+        COMMITTER,
+        f"{RETIRE}{RECORDED}",
+        f"{RECORDED}{RETIRE}",
     ),
     Mutant(
         "epochs in the wrong order",
