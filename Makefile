@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 
-.PHONY: help setup demo test unit simulate mutants integration thorough chaos soak bench-state bench-kafka pictures \
+.PHONY: help setup demo test unit simulate mutants integration thorough chaos soak bench bench-state bench-kafka pictures \
 	lint typing format lock wheel clean
 
 help: ## show this list
@@ -52,6 +52,9 @@ chaos: $(JARS) ## faults against a real pipeline, by a seed: ARGS="--rounds 20 -
 
 soak: $(JARS) ## a thousand epochs of one driver: nothing may grow
 	$(BIN)/python -m integration_tests.soak $(ARGS)
+
+bench: $(JARS) ## Lockstep beside Spark's Delta sink and others, with ARGS=--quick a short one
+	$(BIN)/python -m benchmarks.suite $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)

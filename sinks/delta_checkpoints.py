@@ -23,12 +23,15 @@ class TableCheckpoints:
     def __init__(self, table: DeltaTableLog) -> None:
         self._table = table
         self._thread: threading.Thread | None = None
+        self._begun_at = -1  # the table's version then: one that fails is not tried again with every commit
 
     def after_commit(self) -> None:
         """Begin one if it is time, and none is under way."""
         if self._thread is not None and self._thread.is_alive():
             return
-        if self._table.entries_since_checkpoint() >= (self._table.checkpoint_interval() or _INTERVAL):
+        version, newest = self._table.versions()
+        if version - max(newest, self._begun_at) >= (self._table.checkpoint_interval() or _INTERVAL):
+            self._begun_at = version
             self._thread = threading.Thread(target=self._write, name="lockstep-table-checkpoint", daemon=True)
             self._thread.start()
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ENTRIES_TO_READ = 100
+_HUGE = 32 * 1024 * 1024  # bytes of an entry: it would go through py4j as one text
 _SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+_TELL_OF_FAILED_CHECKPOINTS = "spark.databricks.delta.checkpoint.exceptionThrowing.enabled"
 _RELEVANT_SETTINGS = ("delta.constraints.", "delta.columnMapping.", "delta.invariants")
 
 
@@ -129,7 +131,7 @@ class DeltaTableLog:
 
     def begin_commit(self) -> DeltaCommit:
         """Start the transaction that commits staged files, on the newest version of the table."""
-        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
+        self._use_own_session()
         return DeltaCommit(self, self._spark, self._log.startTransaction())
 
     def epoch_at(self, table_id: str, version: int, app_id: str) -> int | None:
@@ -144,17 +146,17 @@ class DeltaTableLog:
             return None
         epoch = seen.epoch
         for entry in range(seen.version + 1, version + 1):
-            actions = self._entry(entry)
-            if actions is None:
+            lines = self._entry(entry)
+            if lines is None:
                 return None
-            set_here = [a["txn"]["version"] for a in actions if (a.get("txn") or {}).get("appId") == app_id]
-            epoch = max([epoch, *set_here])
+            transactions = [json.loads(line).get("txn") or {} for line in lines if '"txn"' in line]
+            epoch = max([epoch, *(txn["version"] for txn in transactions if txn.get("appId") == app_id)])
         return epoch
 
-    def entries_since_checkpoint(self) -> int:
-        """How many entries a reader of the table has to go through, as this driver last saw it."""
+    def versions(self) -> tuple[int, int]:
+        """The table's version and that of its newest checkpoint (or -1), as this driver last saw them."""
         snapshot = self._log.unsafeVolatileSnapshot()
-        return int(snapshot.version()) - max(-1, int(snapshot.checkpointProvider().version()))
+        return int(snapshot.version()), int(snapshot.checkpointProvider().version())
 
     def checkpoint_interval(self) -> int | None:
         """After how many versions the table wants a checkpoint, if it says so itself."""
@@ -162,20 +164,17 @@ class DeltaTableLog:
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of the table's newest version, and let Delta clean up its log."""
-        session = self._spark._jsparkSession.cloneSession()
-        if not session.conf().contains(_SNAPSHOT_PARTITIONS):  # fifty by default: too many for few cores
-            tasks = 2 * self._spark.sparkContext.defaultParallelism
-            session.conf().set(_SNAPSHOT_PARTITIONS, str(min(50, max(2, tasks))))
-        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+        self._use_own_session()
         self._log.checkpoint()
 
     def committed_by(self, app_id: str, version: int) -> str | None:
         """The user metadata of the commit that set ``app_id`` to ``version``, from the log's newest entries."""
         newest = int(self._updated().version())
         for table_version in range(newest, max(-1, newest - 1000), -1):
-            actions = self._entry(table_version)
-            if actions is None:
+            lines = self._entry(table_version)
+            if lines is None:
                 return None
+            actions = [json.loads(line) for line in lines]
             if any((a.get("txn") or {}).get("appId") == app_id and a["txn"]["version"] >= version for a in actions):
                 return next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
         return None
@@ -218,14 +217,27 @@ class DeltaTableLog:
         option = self._jvm.scala.Option
         return self._log.update(False, option.empty(), option.empty())
 
-    def _entry(self, version: int) -> list[dict[str, Any]] | None:
-        """The actions of one version; ``None`` when its entry is not in the log any more, or not yet in its place."""
+    def _use_own_session(self) -> None:
+        """Let this thread work on the log in a session like the user's, with settings of its own."""
+        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._own_session)
+
+    @cached_property
+    def _own_session(self) -> Any:
+        session = self._spark._jsparkSession.cloneSession()
+        if not session.conf().contains(_SNAPSHOT_PARTITIONS):  # fifty by default: too many for few cores
+            tasks = 2 * self._spark.sparkContext.defaultParallelism
+            session.conf().set(_SNAPSHOT_PARTITIONS, str(min(50, max(2, tasks))))
+        session.conf().set(_TELL_OF_FAILED_CHECKPOINTS, "true")
+        return session
+
+    def _entry(self, version: int) -> list[str] | None:
+        """The actions of one version, as JSON; ``None`` when its entry is not in its place in the log, or is huge."""
         text = self._read_text(f"{self._log.logPath().toString()}/{version:020d}.json")
-        return None if text is None else [json.loads(line) for line in text.split("\n") if line]
+        return None if text is None else [line for line in text.split("\n") if line]
 
     def _read_text(self, path: str) -> str | None:
         hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
-        if not self._file_system.exists(hadoop_path):
+        if not self._file_system.exists(hadoop_path) or self._file_system.getFileStatus(hadoop_path).getLen() > _HUGE:
             return None
         stream = self._file_system.open(hadoop_path)
         try:

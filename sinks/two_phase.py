@@ -194,10 +194,11 @@ class TwoPhaseCommitSink(ABC):
         self.abort(attempt, handle)
 
     def clean_up(self, is_stray: Callable[[str], bool]) -> None:
-        """Remove what earlier drivers staged and can't have prepared: called once per start, after ``open``.
+        """Remove what earlier drivers staged and nobody needs any more: called once per start, after ``open``.
 
-        ``is_stray`` tells of an attempt id whether nobody will ever commit or abort it. A sink that can list what is
-        staged in its target asks for each; one whose target clears up by itself (a Delta table's VACUUM) need not.
+        ``is_stray`` tells of an attempt id whether nobody will ever commit or abort it. That is also true of attempts
+        that are committed: remove only what is staged, never what is visible. A sink that can list what is staged in its
+        target asks for each; one whose target clears up by itself (a Delta table's VACUUM) need not.
         """
 
     def max_pending_seconds(self) -> float | None:

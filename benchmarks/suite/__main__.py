@@ -4,8 +4,8 @@
     make bench ARGS=--quick                        # a short one, to see that it runs
     make bench ARGS="--only throughput,latency"    # some of the works; the others keep their last figures
 
-Contenders take turns, after one shorter round that warms the JVM up and is reported apart. All read the same topics. When
-rows are visible is read from the files that make them so. Writes build/bench.json (every round's figures, medians, and
+Contenders take turns, after one round that warms the JVM up and is reported apart. All read the same topics. When rows are
+visible is read from the files that make them so. Writes build/bench.json (every round's figures, medians, and
 the ratios between them) and plots; with --docs, docs/benchmarks.md.
 """
 
@@ -62,8 +62,9 @@ def main() -> int:
     chosen = _chosen(works(options.quick), options.only)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
     stored = ROOT / "build" / "bench.json"
-    before = json.loads(stored.read_text())["works"] if options.only and stored.exists() else {}
-    result = {"machine": machine(), "quick": options.quick, "works": before, "ratios": {}}
+    result = {"machine": machine(), "quick": options.quick, "works": {}, "ratios": {}}
+    if options.only and stored.exists() and (before := json.loads(stored.read_text()))["quick"] == options.quick:
+        result["works"] = before["works"]
     with EmbeddedBroker(heap="1g") as broker, Progress(*columns, console=screen) as progress:
         ground = Ground(broker, session(options.driver_memory), progress)
         for work in chosen:

@@ -33,7 +33,7 @@ PENDING = (0, 1, 10, 40)
 
 
 def throughput(key: str, rows: int, rows_per_epoch: int, headline: str = "rows_per_s") -> Work:
-    """Rows per second and seconds per epoch, from the first epoch's appearance to the last one's."""
+    """Rows per second and seconds per epoch, from the end of Spark's first epoch until the last row is visible."""
     named = {one.name: one for one in ALL}
 
     def run(ground: Ground, contender: str) -> Figures:
@@ -54,14 +54,12 @@ def _until_empty(contender: Contender, run: Run, rows: int) -> Figures:
     moments = contender.visible(run, query.recentProgress)
     if not moments or moments[-1].rows != rows:
         raise SystemExit(f"{contender.name}: {moments[-1].rows if moments else 0} of {rows} rows became visible")
-    epochs = sum(1 for one in query.recentProgress if one.numInputRows)
-    seconds = moments[-1].at - moments[0].at
-    share = 1 - moments[0].rows / rows  # what came after the first appearance
+    first, *later = timeline.of_progress(query.recentProgress)  # the first one is for compilers and caches
+    seconds = moments[-1].at - first.at
     return {
-        "rows_per_s": rows * share / seconds,
-        "epoch_s": seconds / (epochs * share),
+        "rows_per_s": (rows - first.rows) / seconds,
+        "epoch_s": seconds / len(later),
         "first_s": moments[0].at - begun,
-        "epochs": epochs,
     }
 
 
@@ -121,7 +119,8 @@ def _lockstep_to(run: Run, tables: list[Path]) -> Any:
 
 def _by_hand_to(run: Run, tables: list[Path]) -> Any:
     def write(batch: Any, epoch: int) -> None:
-        batch.persist()
+        if len(tables) > 1:
+            batch.persist()
         for table in tables:
             writer = batch.write.format("delta").mode("append")
             writer.option("txnAppId", str(table)).option("txnVersion", epoch).save(str(table))

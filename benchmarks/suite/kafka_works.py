@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame
 
 import lockstep
+from benchmarks.suite import timeline
 from benchmarks.suite.ground import PARTITIONS, Ground, place
 from benchmarks.suite.work import Figures, Work
 from lockstep.sinks import KafkaSink
@@ -47,7 +48,7 @@ CONTENDERS: dict[str, Start] = {
 
 
 def kafka_sink(rows: int, rows_per_epoch: int) -> Work:
-    """From when a read-committed reader can read the first epoch until it can read the last: phase 2 included."""
+    """From the end of Spark's first epoch until a read-committed reader can read the last row: phase 2 included."""
 
     def run(ground: Ground, contender: str) -> Figures:
         servers = ground.broker.bootstrap_servers
@@ -56,13 +57,14 @@ def kafka_sink(rows: int, rows_per_epoch: int) -> Work:
         options = {"maxOffsetsPerTrigger": str(rows_per_epoch)}
         source = KafkaSource(servers, topics=ground.topic(rows), startup_mode="earliest", options=options)
         with place() as directory, _Visible(servers, target) as visible:
-            begun = time.monotonic()
+            begun = time.time()
             records = source.load(ground.spark).select("key", "value")
-            CONTENDERS[contender](records, servers, target, str(directory)).awaitTermination()
+            query = CONTENDERS[contender](records, servers, target, str(directory))
+            query.awaitTermination()
             visible.wait_for(rows)
-        first = visible.reached(rows_per_epoch)
-        seconds = visible.reached(rows) - first
-        return {"rows_per_s": (rows - rows_per_epoch) / seconds, "first_s": first - begun}
+        first, *_ = timeline.of_progress(query.recentProgress)
+        seconds = visible.reached(rows) - first.at
+        return {"rows_per_s": (rows - first.rows) / seconds, "first_s": visible.reached(first.rows) - begun}
 
     title = f"topic to topic, {rows:,} rows in epochs of {rows_per_epoch:,}"
     return Work("kafka_sink", title, tuple(CONTENDERS), run, "rows_per_s")
@@ -95,7 +97,7 @@ class _Visible(threading.Thread):
         partitions = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
         while not self._ended.wait(0.1):
             ends = [self._consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions]
-            self._looks.append((time.monotonic(), sum(ends)))
+            self._looks.append((time.time(), sum(ends)))
 
     def wait_for(self, rows: int) -> None:
         deadline = time.monotonic() + 120

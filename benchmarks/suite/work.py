@@ -24,4 +24,3 @@ class Work:
     run: Callable[[Ground, str], Figures]
     headline: str  # the figure that is shown first, and plotted
     lower_is_better: bool = False
-    at_most_rounds: int | None = None

@@ -257,6 +257,7 @@ class Committer:
             decided, self._chosen_attempts, self._summed_reports, self._summed_phases
         )
         if completed is not None:
+            self._phases = {epoch: spent for epoch, spent in self._phases.items() if epoch > completed.id}
             reach("metadata.after")
 
     def _checkpoint_at_rest(self, decided: int, force: bool) -> None:
@@ -313,8 +314,7 @@ class Committer:
     def _summed_phases(self, checkpoint_id: int) -> dict[str, int]:
         """Where the time of the checkpoint's epochs went, as far as they were prepared by this driver; in milliseconds."""
         summed: Counter[str] = Counter()
-        for epoch in [epoch for epoch in self._phases if epoch <= checkpoint_id]:
-            phases, prepared = self._phases.pop(epoch)
+        for phases, prepared in [spent for epoch, spent in self._phases.items() if epoch <= checkpoint_id]:
             summed.update(phases)
             summed["decision"] = max(summed["decision"], round((self._clock.monotonic() - prepared) * 1000))
         return dict(summed)

@@ -203,6 +203,17 @@ class SinkContract:
             new.commit(new.prepare(1, 4))
             life.assert_visible({0: 10, 1: 4})
 
+    def test_clean_up_removes_nothing_that_is_visible(self, tmp_path: Path) -> None:
+        """Attempts of committed epochs may be asked for, and are strays too: what is left of them is not needed."""
+        with self._life(tmp_path) as life:
+            old = life.driver()
+            old.commit(old.prepare(0, 10), old.prepare(1, 10))
+            new = life.driver()
+            new.sink.clean_up(lambda attempt_id: True)
+            life.assert_visible({0: 10, 1: 10})
+            new.commit(new.prepare(2, 5))
+            life.assert_visible({0: 10, 1: 10, 2: 5})
+
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def test_epochs_of_a_killed_process_are_committed_by_another(self, tmp_path: Path) -> None:

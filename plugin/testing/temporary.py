@@ -13,6 +13,6 @@ def environment_with_temporary(directory: Path) -> dict[str, str]:
     directory when the process has ended.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -Djava.io.tmpdir={directory}".strip()
+    options = f'{os.environ.get("JAVA_TOOL_OPTIONS", "")} "-Djava.io.tmpdir={directory}"'.strip()
     place = str(directory)
     return {**os.environ, "TMPDIR": place, "SPARK_LOCAL_DIRS": place, "JAVA_TOOL_OPTIONS": options}
