@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -112,6 +113,7 @@ def run(args: argparse.Namespace) -> list[Sample]:
                 if epoch >= (samples[-1].epoch if samples else 0) + args.every:
                     samples.append(measure(site, site.driver, epoch, times.take()))
                 time.sleep(0.2)
+    shutil.rmtree(root, ignore_errors=True)
     return samples
 
 
