@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from integration_tests import clients
 from integration_tests.crash_site import CrashSite
 from integration_tests.kafka_container import KafkaContainer, build_missing_image, engine_answers
 from integration_tests.postgres import PostgresServer
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_PARTITIONS = 2
+
+
+@pytest.fixture(autouse=True)
+def clients_are_closed() -> Iterator[None]:
+    """What a test has opened, it leaves closed."""
+    yield
+    clients.close_all()
+    assert clients.open_files() < clients.MOST_OPEN_FILES, "tests leave too many files open"
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,9 @@ def build_session(settings: dict[str, Any]) -> SparkSession:
         .config("spark.executor.memory", "1g")  # of a local cluster
         .config("spark.executor.extraJavaOptions", QUICK_START)
         .config("spark.ui.enabled", "false")
+        .config("spark.sql.ui.retainedExecutions", "20")  # also without the UI: 1,000 plans of about 150 kB otherwise
+        .config("spark.ui.retainedJobs", "50")
+        .config("spark.ui.retainedStages", "100")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "2")

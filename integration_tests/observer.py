@@ -13,6 +13,7 @@ from pathlib import Path
 from kafka import KafkaAdminClient
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
+from integration_tests.clients import until_the_end
 from integration_tests.targets import Row
 
 
@@ -34,7 +35,7 @@ class Observer:
     )  # numbers of rows seen: shows that growth was observed
 
     def __post_init__(self) -> None:
-        self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        self._admin = until_the_end(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from kafka import KafkaConsumer, TopicPartition
 
+from integration_tests.clients import until_the_end
 from integration_tests.postgres import PostgresServer
 
 Row = tuple[int, int]  # partition, offset
@@ -45,7 +46,7 @@ class Targets:
 
     def readers(self) -> dict[str, Callable[[], list[Row]]]:
         """By name, what each shows now, row by row. The topic is read once, as it grows."""
-        watching = TopicReader(self.bootstrap_servers, self.topic)
+        watching = until_the_end(TopicReader(self.bootstrap_servers, self.topic))
         return {
             "the Kafka topic": lambda: [(row[0], row[1]) for row in _parsed(watching.catch_up())],
             "the PostgreSQL table": lambda: [(row[0], row[1]) for row in self.read_postgres()],

@@ -51,4 +51,4 @@ def test_sink_of_the_documentation_passes_the_contract(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-6000:]
-    assert "16 passed, 1 skipped" in done.stdout
+    assert "17 passed, 1 skipped" in done.stdout

@@ -67,10 +67,11 @@ class Watchers:
         self.seen = Seen()
         self.barriers = Barriers(site)
         self.topic = TopicWatcher(site, self.seen, self.barriers)
+        self._offsets = OffsetWatcher(site, self.seen)
         self._stop = threading.Event()
         looks = {
             "barriers": self.barriers.look,
-            "offsets": OffsetWatcher(site, self.seen).look,
+            "offsets": self._offsets.look,
             "table": TableWatcher(site, self.seen, self.barriers).look,
             "topic": self.topic.look,
         }
@@ -87,6 +88,7 @@ class Watchers:
         for thread in self._threads:
             thread.join()
         self.topic.close()
+        self._offsets.close()
 
     def _run(self, name: str, look: Any, pause: float) -> None:
         while not self._stop.wait(pause):
@@ -146,6 +148,9 @@ class OffsetWatcher:
 
     def look(self) -> None:
         self._seen.offsets = group_offsets(self._admin, self._site)
+
+    def close(self) -> None:
+        self._admin.close()
 
 
 class TableWatcher:
