@@ -5,7 +5,7 @@
 
 Kafka → keyed state → Delta and Kafka. Measured as the epochs go by: the time of an epoch, the JVM's heap after a collection,
 the memory of the Python process, open files, prepare records, and the files and bytes of the checkpoint directory. Each must
-be about the same in the last quarter of the run as in the second (in the first, caches fill). Writes build/soak.json and
+be about the same in the last tenth of the run as in the second (in the first, caches fill). Writes build/soak.json and
 build/soak.svg; exit code 1 when something has grown.
 """
 
@@ -30,6 +30,7 @@ from rich.table import Table
 
 from integration_tests.chaos.cluster import Cluster
 from integration_tests.chaos.plot import Series, line_charts
+from integration_tests.chaos.report import write_section
 from integration_tests.chaos.site import Driver, Setup, Site, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much a measure may differ between the second and the last quarter: by a factor, plus an amount."""
+    """How much more the last tenth of a run may have than the second: by a factor, plus an amount."""
 
     factor: float
     plus: float
@@ -60,9 +61,9 @@ class Limit:
 
 
 LIMITS = {
-    "epoch_seconds": Limit(1.25, 0.05, "s"),
-    "heap_mb": Limit(1.15, 10, "MB"),
-    "python_mb": Limit(1.10, 5, "MB"),
+    "epoch_seconds": Limit(1.15, 0, "s"),
+    "heap_mb": Limit(1.10, 0, "MB"),
+    "python_mb": Limit(1.10, 0, "MB"),
     "open_files": Limit(1.05, 10, ""),
     "prepare_records": Limit(1.0, 5, ""),
     "checkpoint_files": Limit(1.15, 20, ""),
@@ -78,7 +79,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=10, help="epochs between two measurements (10)")
     parser.add_argument("--rows-per-second", type=int, default=500, help="the load (500)")
     parser.add_argument("--state", choices=("hdfs", "rocksdb"), default="rocksdb", help="the state backend (rocksdb)")
-    parser.add_argument("--docs", action="store_true", help="keep the picture in docs/pictures")
+    parser.add_argument("--docs", action="store_true", help="write the result into docs/reliability.md")
     args = parser.parse_args()
     samples = run(args)
     verdicts = {name: judge(samples, name) for name in LIMITS}
@@ -88,7 +89,7 @@ def main() -> int:
     (ROOT / "build" / "soak.json").write_text(json.dumps(result, indent=1))
     (ROOT / "build" / "soak.svg").write_text(picture)
     if args.docs:
-        (ROOT / "docs" / "pictures" / "soak.svg").write_text(picture)
+        write_section("soak", section(verdicts, args.epochs), picture)
     show(verdicts, args.epochs)
     return 0 if all(one["flat"] for one in verdicts.values()) else 1
 
@@ -173,12 +174,12 @@ def _files(directory: Path) -> dict[Path, int]:
 
 
 def judge(samples: Sequence[Sample], name: str) -> dict[str, Any]:
-    """Second quarter against last."""
+    """The second tenth against the last."""
     values = [float(getattr(sample, name)) for sample in samples]
-    quarter = len(values) // 4
-    early, late = statistics.median(values[quarter : 2 * quarter]), statistics.median(values[3 * quarter :])
+    tenth = max(1, len(values) // 10)
+    early, late = statistics.median(values[tenth : 2 * tenth]), statistics.median(values[-tenth:])
     limit = LIMITS[name]
-    return {"second_quarter": early, "last_quarter": late, "flat": late <= early * limit.factor + limit.plus}
+    return {"second_tenth": early, "last_tenth": late, "flat": late <= early * limit.factor + limit.plus}
 
 
 def draw(samples: Sequence[Sample]) -> str:
@@ -197,15 +198,38 @@ def draw(samples: Sequence[Sample]) -> str:
     return line_charts("A soak of the pipeline: what it uses, by epoch", charts, "epoch")
 
 
+def rows_of(verdicts: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """One for each measure, as people read it."""
+    found = []
+    for name, one in verdicts.items():
+        limit = LIMITS[name]
+        values = [f"{one[tenth]:g} {limit.unit}".strip() for tenth in ("second_tenth", "last_tenth")]
+        found.append((name.replace("_", " "), *values, "yes" if one["flat"] else "NO"))
+    return found
+
+
+def section(verdicts: dict[str, dict[str, Any]], epochs: int) -> str:
+    """The part of docs/reliability.md."""
+    hundreds = f"{epochs // 10:,} epochs"
+    lines = [
+        f'`make soak ARGS="--epochs {epochs}"`: one driver, Kafka → keyed state → Delta and Kafka, {epochs:,} epochs.',
+        "",
+        f"| measure (median) | second {hundreds} | last {hundreds} | flat |",
+        "| --- | --- | --- | --- |",
+        *("| " + " | ".join(row) + " |" for row in rows_of(verdicts)),
+        "",
+        "![What the pipeline uses, by epoch](pictures/soak.svg)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def show(verdicts: dict[str, dict[str, Any]], epochs: int) -> None:
     table = Table(title=f"{epochs} epochs")
-    for column in ("measure", "second quarter", "last quarter", "flat"):
+    for column in ("measure", "second tenth", "last tenth", "flat"):
         table.add_column(column, justify="left" if column == "measure" else "right")
-    for name, one in verdicts.items():
-        unit = LIMITS[name].unit
-        table.add_row(
-            name, f"{one['second_quarter']:g} {unit}", f"{one['last_quarter']:g} {unit}", "yes" if one["flat"] else "NO"
-        )
+    for row in rows_of(verdicts):
+        table.add_row(*row)
     screen.print(table)
 
 

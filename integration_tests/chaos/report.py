@@ -60,17 +60,15 @@ def _strips(history: Sequence[dict[str, Any]], names: Sequence[str], top: float)
 
 
 def write_docs(result: dict[str, Any], args: argparse.Namespace) -> None:
-    """Put the figures between the marks in docs/reliability.md, and the picture beside it."""
-    (DOCS / "pictures").mkdir(exist_ok=True)
-    (DOCS / "pictures" / "chaos.svg").write_text(draw(result))
+    write_section("chaos", _section(result, args), draw(result))
+
+
+def write_section(name: str, words: str, picture: str) -> None:
+    """Put the words between the section's marks in docs/reliability.md, and the picture beside it."""
+    (DOCS / "pictures" / f"{name}.svg").write_text(picture)
     page = DOCS / "reliability.md"
-    text = re.sub(
-        r"(<!-- chaos -->\n).*?(<!-- end of chaos -->)",
-        lambda found: found[1] + _section(result, args) + found[2],
-        page.read_text(),
-        flags=re.DOTALL,
-    )
-    page.write_text(text)
+    pattern = rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)"
+    page.write_text(re.sub(pattern, lambda found: found[1] + words + found[2], page.read_text(), flags=re.DOTALL))
 
 
 def _section(result: dict[str, Any], args: argparse.Namespace) -> str:
