@@ -127,7 +127,8 @@ class Chaos:
         told: Callable[[Tally, str], None],
     ) -> None:
         self._rounds = rounds
-        self._ends = None if minutes is None else time.monotonic() + minutes * 60
+        self._minutes = minutes
+        self._ends: float | None = None  # counted from the moment when the first pipeline is up
         self._segment = segment
         self._rows_per_second = rows_per_second
         self._masters = masters
@@ -169,6 +170,8 @@ class Chaos:
             try:
                 first = self._recover(site, watchers, START_SECONDS)
                 self.tally.segments.append({**asdict(setup), "first_rows_seconds": round(first, 1)})
+                if self._ends is None and self._minutes is not None:
+                    self._ends = time.monotonic() + self._minutes * 60
                 done = 0
                 while done < self._segment and self._goes_on():
                     self._round(site, watchers)
