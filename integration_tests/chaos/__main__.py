@@ -36,7 +36,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=20, help="how many faults (20)")
     parser.add_argument("--seed", type=int, default=1, help="draws the faults and the set-ups (1)")
-    parser.add_argument("--minutes", type=float, help="begin no round when the first pipeline has been up for so many minutes")
+    parser.add_argument("--minutes", type=float, help="begin no round so many minutes after the first pipeline is up")
     parser.add_argument("--nemesis", default="", help=f"only these, separated by commas: {', '.join(names)}")
     parser.add_argument("--brokers", type=int, choices=(1, 3), help="3 where there is memory for them, else 1")
     parser.add_argument("--segment", type=int, default=20, help="faults before a new pipeline is begun (20)")
