@@ -41,7 +41,7 @@ $(JARS): $(READY) # Spark's jars, fetched once by one JVM: Ivy's cache is not ma
 
 integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Docker if there is an engine, else embedded)
 	docker/postgres.sh
-	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest integration_tests -n 2 --dist loadfile --no-loadscope-reorder --durations=40 $(ARGS)
 
 thorough: $(JARS) ## the driver killed at every step there is, and every sink's contract in all variants (half an hour)
 	docker/postgres.sh
