@@ -98,7 +98,9 @@ class KeyGroupTask:
         by_batch: bool,
     ) -> GroupInput:
         elements = _in_order(elements, [*(self.elements.columns[index] for index in self.order), HEAD])
+        positions = [self.spec.input.names.index(name) for name in self.spec.key.names]
         columns = None if by_batch else self.elements.lists(elements)
+        of_key = self.elements.lists(elements, positions) if columns is None else [columns[i] for i in positions]
         make = row_type(tuple(self.spec.input.names))._make
         broadcast: list[Any] = []
         union = None
@@ -113,7 +115,7 @@ class KeyGroupTask:
             epoch=epoch,
             processing_time=state.getCurrentProcessingTimeMs(),
             watermark=_watermark(state),
-            keys=None if columns is None else self._keys(columns),
+            keys=self._keys(of_key),
             elements=() if columns is None else list(map(make, zip(*columns, strict=True))),
             frame=self.elements.frame(elements) if columns is None else None,
             broadcast=broadcast,
@@ -121,11 +123,9 @@ class KeyGroupTask:
         )
 
     def _keys(self, columns: list[list[Any]]) -> list[Any]:
-        names = self.spec.key.names
-        positions = [self.spec.input.names.index(name) for name in names]
-        if len(positions) == 1:
-            return columns[positions[0]]
-        return list(map(row_type(tuple(names))._make, zip(*(columns[position] for position in positions), strict=True)))
+        if len(columns) == 1:
+            return columns[0]
+        return list(map(row_type(tuple(self.spec.key.names))._make, zip(*columns, strict=True)))
 
     def _opened(self) -> GroupRuntime:
         if self._runtime is None:

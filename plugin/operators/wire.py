@@ -79,12 +79,12 @@ class InputWire:
         filled = [blank(kind).alias(name) for name, kind in zip(self.columns, self.schema.types, strict=True)]
         return filled + [F.lit(0).cast("bigint").alias(mask) for mask in self.masks]
 
-    def lists(self, frame: pd.DataFrame) -> list[list[Any]]:
-        """The rows, as one list of Python values for each column."""
-        nulls = self._nulls(frame)
+    def lists(self, frame: pd.DataFrame, chosen: Sequence[int] | None = None) -> list[list[Any]]:
+        """The rows, as one list of Python values for each column, or for the ``chosen`` ones."""
+        nulls, names = self._nulls(frame), self.columns
         return [
-            _with_nulls(_python_values(frame[name], kind), nulls.get(index))
-            for index, (name, kind) in enumerate(zip(self.columns, self.schema.types, strict=True))
+            _with_nulls(_python_values(frame[names[index]], self.schema.types[index]), nulls.get(index))
+            for index in (range(len(names)) if chosen is None else chosen)
         ]
 
     def rows(self, frame: pd.DataFrame) -> list[Any]:
@@ -279,6 +279,8 @@ def _pandas_values(series: pd.Series[Any], kind: pa.DataType, nulls: np.ndarray[
     if form is Form.MICROS:
         instants = pd.Series(series.to_numpy().astype("datetime64[us]")).dt.tz_localize("UTC")
         return instants if nulls is None else instants.mask(nulls)
+    if form is Form.PLAIN:
+        return pd.Series(series.to_numpy(), dtype=object)
     return pd.Series(_with_nulls(_python_values(series, kind), nulls), dtype=object)
 
 

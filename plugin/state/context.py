@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,9 +52,9 @@ class Context:
         "_domain",
         "_event_timers",
         "_key_type",
-        "_knows",
         "_processing_timers",
         "_takes_timers",
+        "_unknown",
         "broadcasting",
         "epoch",
         "is_restored",
@@ -80,7 +80,7 @@ class Context:
         key_type: KeyType,
         timers: dict[TimeDomain, Timers],
         takes_timers: bool,
-        knows: Callable[[Any], bool],
+        unknown: Callable[[Collection[Any]], list[Any]],
     ) -> None:
         self.uid = uid
         self.max_parallelism = max_parallelism
@@ -95,7 +95,7 @@ class Context:
         self._event_timers = timers[TimeDomain.EVENT_TIME]
         self._processing_timers = timers[TimeDomain.PROCESSING_TIME]
         self._takes_timers = takes_timers
-        self._knows = knows
+        self._unknown = unknown
         self.leave_keys()
 
     @property
@@ -146,23 +146,23 @@ class Context:
         """
         if hasattr(keys, "itertuples"):  # a pandas frame of the key columns
             keys = self._keys_of_frame(keys)
-        check, knows = self._key_type.check, self._knows
-        own = []
-        for given in plain_values(keys, self._key_type.arrow):
-            try:
-                key = check(given)
-            except (TypeError, ValueError) as error:
-                try:
-                    key = check(none_for_na(given))
-                except (TypeError, ValueError):
-                    raise StateTypeError(f"{given!r} is no key of operator {self.uid!r}: {error}") from error
-            if not knows(key):
-                raise StateAccessError(
-                    f"The key {given!r} has neither an element in epoch {self.epoch} nor state in key group "
-                    f"{self.key_group}, so it may belong to another group. Use keys of the batch only."
-                )
-            own.append(key)
+        own = [self._checked_key(given) for given in plain_values(keys, self._key_type.arrow)]
+        for key in self._unknown(own):
+            raise StateAccessError(
+                f"The key {key!r} has neither an element in epoch {self.epoch} nor state in key group "
+                f"{self.key_group}, so it may belong to another group. Use keys of the batch only."
+            )
         return own
+
+    def _checked_key(self, given: Any) -> Any:
+        check = self._key_type.check
+        try:
+            return check(given)
+        except (TypeError, ValueError) as error:
+            try:
+                return check(none_for_na(given))
+            except (TypeError, ValueError):
+                raise StateTypeError(f"{given!r} is no key of operator {self.uid!r}: {error}") from error
 
     def _keys_of_frame(self, frame: Any) -> Any:
         columns = [frame[name] for name in frame]

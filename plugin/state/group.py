@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -170,7 +170,7 @@ class GroupRun:
             key_type=runtime.key_type,
             timers=self.timers,
             takes_timers=runtime.takes_timers,
-            knows=self._knows,
+            unknown=self._unknown,
         )
         binding = Binding(self.context, runtime.key_type, where)
         self.function = copy(runtime.function)
@@ -347,16 +347,16 @@ class GroupRun:
             keys = [key if type(key) is kind else kind._make(key) for key in keys]
         return runtime.key_type.canonical(keys)
 
-    def _knows(self, key: Any) -> bool:
-        """Whether the key surely belongs to this group."""
+    def _unknown(self, keys: Collection[Any]) -> list[Any]:
+        """Those that may belong to another group: they have no element in this epoch, no state and no timer."""
         if self._epoch_keys is None:
             self._epoch_keys = set(self._keys())
-        if key in self._epoch_keys:
-            return True
-        for state in self.states.values():
-            if isinstance(state, KeyedState) and key in state.keys_with_entries():
-                return True
-        return any(timers.of(key) for timers in self.timers.values())
+        if self._epoch_keys.issuperset(keys):
+            return []
+        keyed = [state.keys_with_entries() for state in self.states.values() if isinstance(state, KeyedState)]
+        known = (self._epoch_keys, *keyed)
+        left = [key for key in keys if not any(key in those for those in known)]
+        return [key for key in left if not any(timers.of(key) for timers in self.timers.values())]
 
     def _emit(self, emitted: Any) -> None:
         if emitted is not None:
