@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
+FLINK := build/flink-venv
+FLINK_READY := $(FLINK)/.ready
 
-.PHONY: help setup demo test unit simulate mutants integration thorough chaos soak bench bench-state bench-kafka pictures \
-	lint typing format lock wheel clean
+.PHONY: help setup demo test unit simulate mutants integration thorough chaos soak bench bench-flink bench-state bench-kafka \
+	pictures lint typing format lock wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +57,14 @@ soak: $(JARS) ## a thousand epochs of one driver: nothing may grow
 
 bench: $(JARS) ## Lockstep beside Spark's Delta sink and others, with ARGS=--quick a short one
 	$(BIN)/python -m benchmarks.suite $(ARGS)
+
+$(FLINK_READY): benchmarks/flink/requirements.txt
+	test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
+	$(FLINK)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+bench-flink: $(JARS) $(FLINK_READY) ## Lockstep beside Apache Flink, in a virtualenv of its own, with ARGS=--quick a short one
+	$(BIN)/python -m benchmarks.suite --only throughput_flink,state_flink $(ARGS)
 
 bench-state: $(JARS) ## keyed state beside an idiomatic applyInPandasWithState, with ARGS=--quick a short one
 	$(BIN)/python benchmarks/state.py $(ARGS)

@@ -3,6 +3,7 @@
     make bench                                     # everything, 3 rounds: about two hours on two cores
     make bench ARGS=--quick                        # a short one, to see that it runs
     make bench ARGS="--only throughput,latency"    # some of the works; the others keep their last figures
+    make bench-flink                               # beside Apache Flink, which it installs first: about half an hour
 
 Contenders take turns, after one round that warms the JVM up and is reported apart. All read the same topics. When rows are
 visible is read from the files that make them so. Writes build/bench.json (every round's figures, medians, and
@@ -19,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.suite import delta_works, kafka_works, state_works
+from benchmarks.suite import delta_works, flink_works, kafka_works, state_works
 from benchmarks.suite.ground import Ground, session
 from benchmarks.suite.report import Measured, machine, ratios, summary, table, write
 from benchmarks.suite.work import Work
@@ -57,9 +58,18 @@ def works(quick: bool) -> list[Work]:
     ]
 
 
+def on_request(quick: bool) -> list[Work]:
+    """What needs more than a plain ``make bench`` may ask for: run when it is named."""
+    if quick:
+        return [flink_works.throughput(1_000_000, 100_000, 1.0), flink_works.state(100_000, 20_000, 1_000, 1.0)]
+    return [flink_works.throughput(5_000_000, 500_000), flink_works.state(2_000_000, 200_000)]
+
+
 def main() -> int:
     options = _options()
-    chosen = _chosen(works(options.quick), options.only)
+    chosen = _chosen(works(options.quick), on_request(options.quick), options.only)
+    for work in chosen:
+        work.ready()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
     stored = ROOT / "build" / "bench.json"
     result = {"machine": machine(), "quick": options.quick, "works": {}, "ratios": {}}
@@ -81,24 +91,26 @@ def main() -> int:
 def _measure(ground: Ground, work: Work, rounds: int) -> list[Measured]:
     bar = ground.progress.add_task(work.key, total=(rounds + 1) * len(work.contenders))
     measured = []
-    for number in range(rounds + 1):  # the first is for the JVM's compiler
-        turn = number % len(work.contenders)
-        for contender in work.contenders[turn:] + work.contenders[:turn]:
-            ground.progress.update(bar, description=f"{work.key}: {contender}{'' if number else ' (warm-up)'}")
-            measured.append(Measured(contender, number, work.run(ground, contender)))
-            ground.progress.advance(bar)
+    with work.around:
+        for number in range(rounds + 1):  # the first is for the JVM's compiler
+            turn = number % len(work.contenders)
+            for contender in work.contenders[turn:] + work.contenders[:turn]:
+                ground.progress.update(bar, description=f"{work.key}: {contender}{'' if number else ' (warm-up)'}")
+                measured.append(Measured(contender, number, work.run(ground, contender)))
+                ground.progress.advance(bar)
     ground.progress.remove_task(bar)
     return measured
 
 
-def _chosen(every: Sequence[Work], only: str | None) -> list[Work]:
-    names = only.split(",") if only else [work.key for work in every]
-    unknown = set(names) - {work.key for work in every}
+def _chosen(every: Sequence[Work], on_request: Sequence[Work], only: str | None) -> list[Work]:
+    if only is None:
+        return list(every)
+    known = {work.key: work for work in (*every, *on_request)}
+    names = only.split(",")
+    unknown = set(names) - known.keys()
     if unknown:
-        raise SystemExit(
-            f"--only: no work is called {', '.join(sorted(unknown))}. There are: {', '.join(w.key for w in every)}."
-        )
-    return [work for work in every if work.key in names]
+        raise SystemExit(f"--only: no work is called {', '.join(sorted(unknown))}. There are: {', '.join(known)}.")
+    return [work for key, work in known.items() if key in names]
 
 
 def _options() -> argparse.Namespace:

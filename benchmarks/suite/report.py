@@ -15,6 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.suite.contenders import DELTA, LOCKSTEP, PARQUET, TUNED_DELTA
+from benchmarks.suite.flink_works import ELEMENT, FLINK, PYFLINK
 from benchmarks.suite.kafka_works import EXACTLY_ONCE, SPARK
 from benchmarks.suite.work import Figures, Work
 from integration_tests.chaos.plot import LEFT, RIGHT, WIDTH, line, page, round_up, text
@@ -84,6 +85,8 @@ def ratios(works: Mapping[str, Result]) -> dict[str, float]:
         "latency_p99_vs_delta": ("latency", "p99_s", lockstep, delta),
         "state_element": ("state", "rows_per_s", "process_element, hdfs", "idiomatic, hdfs"),
         "state_batch": ("state", "rows_per_s", "process_batch, hdfs", "idiomatic, hdfs"),
+        "throughput_vs_flink": ("throughput_flink", "rows_per_s", lockstep, FLINK),
+        "state_vs_pyflink": ("state_flink", "rows_per_s", ELEMENT, PYFLINK),
         "kafka_sink": ("kafka_sink", "rows_per_s", EXACTLY_ONCE, SPARK),
         **{
             f"growth_{name}_{backend}": (

@@ -99,14 +99,16 @@ def growth(rows: int, rows_per_epoch: int, most: int = 1_000_000) -> Work:
 def _work(key: str, title: str, contenders: dict[str, tuple[str, str, int]], rows: int, rows_per_epoch: int) -> Work:
     def run(ground: Ground, contender: str) -> Figures:
         name, backend, keys = contenders[contender]
-        topic = _topic(ground, rows, keys)
+        topic = accounts(ground, rows, keys)
         with place() as directory:
             return _run(ground, topic, str(directory), OPERATORS[name], backend, rows, rows_per_epoch)
 
     return Work(key, title, tuple(contenders), run, "rows_per_s")
 
 
-def _topic(ground: Ground, rows: int, keys: int) -> str:
+def accounts(ground: Ground, rows: int, keys: int) -> str:
+    """A topic with so many accounts as keys, and amounts as values."""
+
     def fill(name: str) -> None:
         servers = ground.broker.bootstrap_servers
         producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "compression.type": "lz4"})

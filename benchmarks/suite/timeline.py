@@ -49,6 +49,34 @@ def of_parquet(directory: Path) -> list[Moment]:
     return found
 
 
+def of_files(directory: Path, together: float) -> list[Moment]:
+    """By the names of files that are written under hidden ones: a rename shows them, and its change time tells when.
+
+    Writers that commit the same checkpoint do so side by side: what appears within ``together`` seconds is one moment.
+    """
+    found: list[Moment] = []
+    rows = 0
+    shown = [path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    for path in sorted(shown, key=lambda one: one.stat().st_ctime):
+        rows += pq.read_metadata(path).num_rows
+        at, files = path.stat().st_ctime, (path,)
+        if found and at - found[-1].at < together:
+            files = (*found.pop().files, path)
+        found.append(Moment(at, rows, files))
+    return found
+
+
+def of_marks(directory: Path) -> list[Moment]:
+    """By what workers have written down, a file each: lines of a time and how many rows the worker had seen by then."""
+    found: list[Moment] = []
+    seen: dict[Path, int] = {}
+    marks = [(*line.split(), path) for path in directory.iterdir() for line in path.read_text().splitlines()]
+    for at, count, path in sorted(marks, key=lambda mark: float(mark[0])):
+        seen[path] = int(count)
+        found.append(Moment(float(at), sum(seen.values())))
+    return found
+
+
 def of_progress(progress: Sequence[Any]) -> list[Moment]:
     """By Spark's own reports, for a sink that leaves nothing behind: the end of each epoch."""
     found: list[Moment] = []
