@@ -12,6 +12,8 @@ from lockstep.operators.keyed_stream import KeyedStream, key_by
 from lockstep.operators.state_reader import read_state
 from lockstep.protocol.checkpoint import CompletedCheckpoint
 from lockstep.protocol.coordinator import CheckpointListener
+from lockstep.protocol.savepoint import Savepoint
+from lockstep.savepoint.create import create_savepoint
 from lockstep.state import (
     AggregateFunction,
     AggregatingState,
@@ -54,6 +56,7 @@ __all__ = [
     "ReducingState",
     "RetentionPolicy",
     "Row",
+    "Savepoint",
     "StateBackend",
     "TimeDomain",
     "Ttl",
@@ -62,6 +65,7 @@ __all__ = [
     "ValueState",
     "checkpointed",
     "configure",
+    "create_savepoint",
     "key_by",
     "read_state",
 ]

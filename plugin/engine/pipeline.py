@@ -36,7 +36,10 @@ from lockstep.protocol.epoch import BoundSink, EpochRunner, Surroundings
 from lockstep.protocol.fencing import FencingToken
 from lockstep.protocol.lineage import Lineage, continue_or_begin, read_lineage, remember
 from lockstep.protocol.prepare_record import read_records
+from lockstep.protocol.savepoint import Savepoint
 from lockstep.protocol.storage import Storage
+from lockstep.savepoint.create import create_savepoint
+from lockstep.savepoint.restore import NewQuery, RestoreRequest, claims, restore
 from lockstep.sinks.two_phase import SinkContext
 from lockstep.sources.data_loss import refuse_lost_records
 from lockstep.sources.group_commit import group_sources
@@ -63,6 +66,7 @@ class Pipeline:
         output_mode: str,
         query_name: str | None,
         listeners: tuple[CheckpointListener, ...],
+        restore_from: RestoreRequest | None = None,
     ) -> None:
         """Check everything that can be checked before data moves, then take over the directory."""
         self.config = config
@@ -77,7 +81,6 @@ class Pipeline:
         self._sources = sources = stream_sources(frame)
         source_names = tuple(f"source-{source.index}" for source in sources)
         self.operators = _operators(frame, {*source_names, *(bound.uid for bound in sinks)})
-        _refuse_unready_sources(sources, log)
         now = Lineage(
             id=str(uuid.uuid4()),
             created_ms=clock.epoch_millis(),
@@ -87,6 +90,11 @@ class Pipeline:
             query_name=query_name,
             operators=self._described_operators(),
         )
+        if restore_from is not None:
+            restore(
+                NewQuery(self._spark, storage, storage.describe(), now, sources, config.state_backend), restore_from
+            )
+        _refuse_unready_sources(sources, log)
         returning = _sinks_of_earlier_starts(storage, log)
         self.lineage = continue_or_begin(storage, now)
         self.store = CompletedCheckpointStore(storage, config.retained)
@@ -100,6 +108,7 @@ class Pipeline:
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
         self._restore_union_state(log)
+        listeners = (*listeners, *claims(self._spark, self.lineage))
         participants = frozenset({*source_names, *(bound.uid for bound in sinks), *self.operators})
         self.coordinator = CheckpointCoordinator(
             config, self.lineage.id, participants, self.store, clock, random.Random(), listeners
@@ -192,6 +201,9 @@ class Pipeline:
                 f"{call} was called on a thread of the query itself, by a listener or a sink: it would wait "
                 "for itself. Call it on another thread."
             )
+
+    def create_savepoint(self, path: str) -> Savepoint:
+        return create_savepoint(self._spark, self.storage.describe(), path)
 
     def delete_directory(self) -> None:
         """DELETE_ON_CANCELLATION: the next start begins a new lineage."""
@@ -289,7 +301,10 @@ def _with_scheme(location: str) -> str:
 def _sinks_of_earlier_starts(storage: Storage, log: SparkLog) -> Collection[str]:
     """Those that were opened for sure: Spark plans its first epoch after all of them."""
     stored = read_lineage(storage)
-    return stored.sinks.keys() if stored is not None and log.planned() >= 0 else ()
+    if stored is None:
+        return ()
+    first = 0 if stored.restored is None else 1  # epoch 0 of a restored query was planned before its sinks were opened
+    return stored.sinks.keys() if log.planned() >= first else ()
 
 
 def _operators(frame: Any, taken: set[str]) -> dict[str, KeyedOperator]:

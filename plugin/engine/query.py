@@ -12,6 +12,7 @@ from lockstep.config import RetentionPolicy
 from lockstep.engine.pipeline import Pipeline
 from lockstep.errors import LockstepError
 from lockstep.protocol.checkpoint import CompletedCheckpoint
+from lockstep.protocol.savepoint import Savepoint
 from lockstep.protocol.statistics import CheckpointEntry, CheckpointStatistics
 
 if TYPE_CHECKING:
@@ -157,6 +158,20 @@ class CheckpointedQuery:
                 return
             self._pipeline.thread.wait_for_progress(0.5)
         self._pipeline.offsets.flush(_DRAIN_SECONDS)
+
+    def savepoint(self, path: str) -> Savepoint:
+        """Make a savepoint of everything that is committed now, at ``path``, a new directory. The query goes on meanwhile.
+
+        After the query has ended, of its last epoch.
+        """
+        if self.isActive:
+            self.checkpoint()
+        return self._pipeline.create_savepoint(path)
+
+    def stop_with_savepoint(self, path: str) -> Savepoint:
+        """Stop, commit everything decided, and make a savepoint of it: nothing is left behind in this directory."""
+        self.stop()
+        return self._pipeline.create_savepoint(path)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

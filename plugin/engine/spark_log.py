@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lockstep.errors import CheckpointDirectoryError
+from lockstep.errors import CheckpointDirectoryError, CorruptRecordError
 from lockstep.protocol.barrier import Barrier, parse_offset_log
-from lockstep.protocol.fields import number_in_name
+from lockstep.protocol.fields import number_in_name, parse_json
 from lockstep.protocol.storage import Storage
 
 
@@ -43,6 +43,17 @@ class SparkLog:
                 "Did something clean the checkpoint directory? Restore it from a backup."
             )
         return parse_offset_log(epoch, data, self._storage.describe())
+
+    def next_watermark_ms(self, epoch: int) -> int:
+        """The watermark of the epoch after a decided one, from ``commits/epoch``; 0 when there is none."""
+        data = self._storage.read(f"commits/{epoch}")
+        try:
+            entry = parse_json((data or b"").decode().partition("\n")[2] or "{}")
+        except ValueError as error:
+            where = f"{self._storage.describe()}/commits/{epoch}"
+            raise CorruptRecordError(f"{where} can't be read ({error}). Restore it from a backup.") from error
+        watermark = entry.get("nextBatchWatermarkMs", 0) if isinstance(entry, dict) else 0
+        return watermark if type(watermark) is int else 0
 
     def _highest(self, directory: str) -> int:
         numbers = [number_in_name(name) for name in self._storage.list(directory)]

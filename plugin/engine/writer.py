@@ -15,6 +15,8 @@ from lockstep.engine.storage import open_storage
 from lockstep.errors import ConfigurationError
 from lockstep.protocol.coordinator import CheckpointListener
 from lockstep.protocol.epoch import BoundSink
+from lockstep.savepoint.restore import OPTIONS as RESTORE_OPTIONS
+from lockstep.savepoint.restore import RestoreRequest
 from lockstep.sinks.two_phase import TwoPhaseCommitSink
 from lockstep.uid import check_uid
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOCATION = "checkpointLocation"
+_OPTIONS = (_LOCATION, *RESTORE_OPTIONS)
 _MODES = ("append", "complete", "update")
 
 
@@ -87,15 +90,21 @@ class CheckpointedWriter:
         return self
 
     def option(self, key: str, value: Any) -> CheckpointedWriter:
-        """``checkpointLocation``, or any ``spark.lockstep.*`` setting for this query alone."""
+        """``checkpointLocation``, or any ``spark.lockstep.*`` setting for this query alone.
+
+        ``restoreFrom`` begins a new directory from a savepoint, or from a checkpoint that another directory retains
+        (``<directory>/lockstep/checkpoints/chk-N``); ``restoreMode`` (``no_claim``, or ``claim``: the savepoint is removed
+        once the first checkpoint is committed) and ``allowNonRestoredState`` are Flink's. A directory that has a
+        checkpoint of its own continues with that.
+        """
         if key.lower().startswith("asyncprogresstracking"):
             raise ConfigurationError(
                 f"option {key}={value!r}: asynchronous progress tracking lets Spark go on before an epoch is decided, which "
                 "exactly-once can't have. Leave it out; commits are off the critical path already."
             )
-        if key != _LOCATION and not key.startswith(PREFIX):
-            close = difflib.get_close_matches(key, [_LOCATION], n=1, cutoff=0.5)
-            hint = f"Did you mean {close[0]}?" if close else f"Valid: {_LOCATION} and {PREFIX}* settings."
+        if key not in _OPTIONS and not key.startswith(PREFIX):
+            close = difflib.get_close_matches(key, _OPTIONS, n=1, cutoff=0.5)
+            hint = f"Did you mean {close[0]}?" if close else f"Valid: {', '.join(_OPTIONS)} and {PREFIX}* settings."
             raise ConfigurationError(f"unknown option {key}. {hint}")
         self._options[key] = str(value)
         return self
@@ -161,6 +170,7 @@ class CheckpointedWriter:
             self._output_mode,
             self._name,
             self._listeners,
+            RestoreRequest.from_options(self._options),
         )
         try:
             pipeline.recover()

@@ -29,6 +29,7 @@ class Lineage:
     config: Mapping[str, object] = field(default_factory=dict)
     query_name: str | None = None
     operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # uid → what its state looks like
+    restored: Mapping[str, Any] | None = None  # the savepoint that it began with: path, id, epoch, lineage, claim
 
     def encode(self) -> bytes:
         return seal(
@@ -41,6 +42,7 @@ class Lineage:
                 "config": dict(self.config),
                 "query_name": self.query_name,
                 "operators": {uid: dict(description) for uid, description in self.operators.items()},
+                **({} if self.restored is None else {"restored": dict(self.restored)}),
             },
         )
 
@@ -50,7 +52,7 @@ class Lineage:
         if "operators" in fields:
             operators = fields.fields("operators")
             for uid in operators:
-                _check_operator(operators.fields(uid))
+                check_operator(operators.fields(uid))
         return cls(
             id=fields.name("id"),
             created_ms=fields.integer("created_ms"),
@@ -59,10 +61,21 @@ class Lineage:
             config=fields.json_object("config"),
             query_name=None if fields.is_null("query_name") else fields.text("query_name"),
             operators=fields.objects("operators") if "operators" in fields else {},
+            restored=_restored(fields) if "restored" in fields else None,
         )
 
 
-def _check_operator(fields: Fields) -> None:
+def _restored(fields: Fields) -> dict[str, Any]:
+    inner = fields.fields("restored")
+    inner.text("path")
+    inner.name("savepoint")
+    inner.name("lineage")
+    inner.count("epoch")
+    inner.flag("claim")
+    return fields.json_object("restored")
+
+
+def check_operator(fields: Fields) -> None:
     """What is stored of an operator is compared, merged and shown, and must be what :func:`describe` made."""
     for name in ("uid", "backend"):
         fields.text(name)
@@ -133,7 +146,7 @@ def continue_or_begin(storage: Storage, now: Lineage) -> Lineage:
         uid: merged(stored.operators[uid], new) if uid in stored.operators else new
         for uid, new in now.operators.items()
     }
-    return replace(now, id=stored.id, created_ms=stored.created_ms, operators=operators)
+    return replace(now, id=stored.id, created_ms=stored.created_ms, operators=operators, restored=stored.restored)
 
 
 def remember(storage: Storage, lineage: Lineage) -> None:

@@ -5,7 +5,7 @@ once Spark has decided the epoch, on the committer's. The others are passed by t
 to it: ``SOURCE_POINTS`` (offsets go to a consumer group), ``OPERATOR_POINTS`` (a keyed operator, in the driver),
 ``WORKER_POINTS`` (the same, in a Python worker, for each key group), ``SINK_POINTS`` (inside of a sink's commit),
 ``START_POINTS`` (a driver takes over a directory), ``RARE_POINTS`` (staged rows are aborted; a target has changed, and
-they are staged again).
+they are staged again), ``SAVEPOINT_POINTS`` (a savepoint is made, a directory is restored from one).
 """
 
 from __future__ import annotations
@@ -52,8 +52,17 @@ SINK_POINTS = (
     "jdbc.commit.after",
 )
 START_POINTS = ("recovery.before", "recovery.after")
+SAVEPOINT_POINTS = (
+    "savepoint.before",
+    "restore.marked",
+    "restore.copied",
+    "restore.state.after",
+    "restore.offsets.after",
+    "restore.before",
+    "restore.after",
+)
 RARE_POINTS = ("sink.abort.before", "sink.abort.after", "refresh.before", "refresh.after")
-DRIVER_POINTS = POINTS + SOURCE_POINTS + OPERATOR_POINTS + SINK_POINTS + START_POINTS + RARE_POINTS
+DRIVER_POINTS = POINTS + SOURCE_POINTS + OPERATOR_POINTS + SINK_POINTS + START_POINTS + RARE_POINTS + SAVEPOINT_POINTS
 
 
 def kill_process_group() -> None:
