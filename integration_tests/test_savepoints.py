@@ -67,7 +67,7 @@ def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_state_and_positions_move_to_any_number_of_partitions_and_any_state_store(bench: Bench) -> None:
-    expected = []
+    expected, path = [], ""
     accounts = [f"account-{n}" for n in range(20)]
     places = [(4, None), (7, lockstep.StateBackend.ROCKSDB), (3, lockstep.StateBackend.HDFS)]
     for step, (partitions, backend) in enumerate(places):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PHYSICAL = "delta.columnMapping.physicalName"
 _DATA_FILE = re.compile(r"part-[0-9]+-[0-9A-Za-z._-]+\.parquet")
+EPOCH_TAG = "lockstep.epoch"  # of a data file: by it, files of one epoch are told from those committed with them
 _FORGETTING = "delta.setTransactionRetentionDuration"
 
 
@@ -230,6 +231,11 @@ class DeltaSink(TwoPhaseCommitSink):
         named = [self._adds(one.handle, one.epoch) for one in todo]
         metrics = _sum([metrics_of(self._fields(one), len(found)) for one, found in zip(todo, named, strict=True)])
         adds = [add for found in named for add in found]
+        tagged = [
+            {**add, "tags": {**(add.get("tags") or {}), EPOCH_TAG: str(one.epoch)}}
+            for one, found in zip(todo, named, strict=True)
+            for add in found
+        ]
         if not adds:
             return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt)  # empty epochs leave no trace in the table
         if wrong := self._delta.missing_files({add["path"]: int(add["size"]) for add in adds}):
@@ -240,7 +246,7 @@ class DeltaSink(TwoPhaseCommitSink):
         reach("delta.commit.before")
         self._context.token()  # an overtaken driver is refused; one that is overtaken from here on, by Delta itself
         version = transaction.commit(
-            [json.dumps({"add": add}) for add in adds],  # what was looked at, however the handle spelled it
+            [json.dumps({"add": add}) for add in tagged],  # what was looked at, however the handle spelled it
             app_id=self._app_id,
             version=last.epoch,
             now_ms=time.time_ns() // 1_000_000,
@@ -256,7 +262,9 @@ class DeltaSink(TwoPhaseCommitSink):
         reach("delta.commit.after")
         if self._checkpoints is not None:
             self._checkpoints.after_commit()
-        return CommitOutcome(CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, **metrics})
+        return CommitOutcome(
+            CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, "path": self._delta.path, **metrics}
+        )
 
     def max_pending_seconds(self) -> float | None:
         return self._delta.tombstone_retention_seconds() / 2

@@ -7,7 +7,8 @@ rows never do.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _ENTRIES_TO_READ = 100
 _HUGE = 32 * 1024 * 1024  # bytes of an entry: it would go through py4j as one text
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 _TELL_OF_FAILED_CHECKPOINTS = "spark.databricks.delta.checkpoint.exceptionThrowing.enabled"
 _RELEVANT_SETTINGS = ("delta.constraints.", "delta.columnMapping.", "delta.invariants")
@@ -178,6 +180,69 @@ class DeltaTableLog:
             if any((a.get("txn") or {}).get("appId") == app_id and a["txn"]["version"] >= version for a in actions):
                 return next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
         return None
+
+    # --- rewind ----------------------------------------------------------------------------------------------------
+
+    def newest_version(self) -> int:
+        return int(self._updated().version())
+
+    def actions(self, version: int) -> list[dict[str, Any]] | None:
+        """What one entry of the log holds; ``None`` when it is gone."""
+        lines = self._entry(version)
+        return None if lines is None else [json.loads(line) for line in lines]
+
+    def missing_at(self, version: int) -> list[str]:
+        """Data files of an older version that are not there any more."""
+        from pyspark.sql import DataFrame
+
+        option = self._jvm.scala.Option
+        snapshot = self._log.getSnapshotAt(version, option.empty(), option.empty(), False)
+        files = DataFrame(snapshot.allFiles().toDF(), self._spark).select("path", "size").collect()
+        return self.missing_files({row.path: int(row.size) for row in files})
+
+    def restore(self, version: int, user_metadata: str) -> None:
+        """Delta's RESTORE."""
+        from delta.tables import DeltaTable
+
+        with self._commit_message(user_metadata):
+            DeltaTable.forPath(self._spark, self.path).restoreToVersion(version)
+
+    def remove(self, adds: Sequence[str], user_metadata: str) -> None:
+        """Take files that the table has out of it, in one commit."""
+        delta = self._jvm.org.apache.spark.sql.delta
+        now = self._jvm.java.lang.System.currentTimeMillis()
+        removed = self._jvm.java.util.ArrayList()
+        for add in adds:
+            removed.add(delta.actions.Action.fromJson(add).removeWithTimestamp(now, True))
+        operation = getattr(delta, "DeltaOperations$ManualUpdate$")
+        with self._commit_message(user_metadata):
+            transaction = self._log.startTransaction()
+            transaction.filterFiles()
+            transaction.commit(self._jvm.PythonUtils.toSeq(removed), getattr(operation, "MODULE$"))
+
+    def rewound(self, rewind_id: str, after: int) -> set[str]:
+        """Which steps of a rewind are in the log, after a version."""
+        found: set[str] = set()
+        for version in range(after + 1, self.newest_version() + 1):
+            for action in self.actions(version) or []:
+                text = (action.get("commitInfo") or {}).get("userMetadata") or ""
+                if rewind_id in text:
+                    found.add(json.loads(text)["lockstep"]["step"])
+        return found
+
+    @contextmanager
+    def _commit_message(self, user_metadata: str) -> Iterator[None]:
+        before = self._spark.conf.get(_USER_METADATA, None)
+        self._spark.conf.set(_USER_METADATA, user_metadata)
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(_USER_METADATA)
+            else:
+                self._spark.conf.set(_USER_METADATA, before)
+
+    # --- files ------------------------------------------------------------------------------------------------------
 
     def missing_files(self, sizes: Mapping[str, int]) -> list[str]:
         """Which of the staged files (paths as in the log, and their bytes) are not there as they were staged."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from lockstep.cli import broker, checkpoints, demo, packages, state
+from lockstep.cli import broker, checkpoints, demo, packages, rewind, savepoint, state
 from lockstep.cli.terminal import complain
 from lockstep.errors import LockstepError
 
@@ -27,6 +27,8 @@ start here:
   lockstep broker --topic orders:3   a Kafka broker, to try things with
   lockstep checkpoints DIR           what a query has committed
   lockstep state DIR                 what its keyed operators have stored
+  lockstep savepoint create DIR PATH all that another query needs to go on
+  lockstep rewind DIR --to-epoch N   back in time: positions, state, tables
 
 'lockstep COMMAND --help' explains each, with examples. Exit codes: 0 all is
 well; 1 the demo found a difference; 2 something is wrong with the input or the
@@ -60,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"spark-lockstep {metadata.version('spark-lockstep')}")
     root.add_argument("--debug", action="store_true", help="show log messages, and tracebacks of errors")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, broker, checkpoints, state, packages):
+    for command in (demo, broker, checkpoints, state, savepoint, rewind, packages):
         command.add_parser(commands)
     return root
 

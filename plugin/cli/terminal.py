@@ -36,6 +36,14 @@ def complain(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print("lockstep: error:", message, markup=False)
 
 
+def confirmed(question: str) -> bool:
+    """Asks a person; where there is none, the answer is no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 def command(
     commands: Commands,
     name: str,

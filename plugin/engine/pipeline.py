@@ -39,7 +39,7 @@ from lockstep.protocol.prepare_record import read_records
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.protocol.storage import Storage
 from lockstep.savepoint.create import create_savepoint
-from lockstep.savepoint.restore import NewQuery, RestoreRequest, claims, restore
+from lockstep.savepoint.restore import NewQuery, RestoreRequest, claims, refuse_interrupted, restore
 from lockstep.sinks.two_phase import SinkContext
 from lockstep.sources.data_loss import refuse_lost_records
 from lockstep.sources.group_commit import group_sources
@@ -89,7 +89,13 @@ class Pipeline:
             config=config.to_json(),
             query_name=query_name,
             operators=self._described_operators(),
+            groups={
+                str(source.index): source.group_id or ""
+                for source in sources
+                if isinstance(source, KafkaStream) and source.commits_offsets
+            },
         )
+        refuse_interrupted(storage, restoring=restore_from is not None)
         if restore_from is not None:
             restore(
                 NewQuery(self._spark, storage, storage.describe(), now, sources, config.state_backend), restore_from

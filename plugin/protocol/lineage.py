@@ -29,6 +29,7 @@ class Lineage:
     config: Mapping[str, object] = field(default_factory=dict)
     query_name: str | None = None
     operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # uid → what its state looks like
+    groups: Mapping[str, str] = field(default_factory=dict)  # number of a Kafka source → its consumer group
     restored: Mapping[str, Any] | None = None  # the savepoint that it began with: path, id, epoch, lineage, claim
 
     def encode(self) -> bytes:
@@ -42,6 +43,7 @@ class Lineage:
                 "config": dict(self.config),
                 "query_name": self.query_name,
                 "operators": {uid: dict(description) for uid, description in self.operators.items()},
+                "groups": dict(self.groups),
                 **({} if self.restored is None else {"restored": dict(self.restored)}),
             },
         )
@@ -61,6 +63,7 @@ class Lineage:
             config=fields.json_object("config"),
             query_name=None if fields.is_null("query_name") else fields.text("query_name"),
             operators=fields.objects("operators") if "operators" in fields else {},
+            groups=fields.text_values("groups") if "groups" in fields else {},
             restored=_restored(fields) if "restored" in fields else None,
         )
 

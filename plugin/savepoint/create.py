@@ -42,7 +42,7 @@ def create_savepoint(spark: SparkSession, directory: str, path: str, epoch: int 
     The savepoint appears all at once, when its last file is written. It does not depend on the checkpoint directory.
     """
     storage, target = open_storage(spark, directory), open_storage(spark, path)
-    _refuse_used(target)
+    refuse_used(target)
     source = Epoch.find(storage, epoch)
     operators = {
         uid: SavedOperator(description, save_groups(spark, directory, path, uid, source.number))
@@ -118,7 +118,8 @@ class Epoch:
         )
 
 
-def _refuse_used(target: Storage) -> None:
+def refuse_used(target: Storage) -> None:
+    """A savepoint is made where nothing is."""
     there = [name for name in target.list("") if not name.startswith(".")]
     if there:
         what = "a savepoint" if METADATA in there else f"not empty ({', '.join(sorted(there)[:5])})"

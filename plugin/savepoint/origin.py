@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.engine.storage import open_storage
 from lockstep.operators.state_reader import find_groups
-from lockstep.protocol.savepoint import METADATA, SOURCES, STATE, Contents, SavedOperator, Savepoint, read_savepoint
+from lockstep.protocol.savepoint import STATE, Contents, SavedOperator, Savepoint, read_savepoint
 from lockstep.protocol.storage import Storage
 from lockstep.savepoint.create import Epoch
 from lockstep.savepoint.groups import count, read_groups, require_contents
@@ -81,10 +81,3 @@ def open_origin(spark: SparkSession, path: str) -> Origin:
 def is_checkpoint(path: str) -> bool:
     """Whether ``path`` names a checkpoint: it is its own query's, and claiming it changes nothing."""
     return _CHECKPOINT.fullmatch(path) is not None
-
-
-def dispose(storage: Storage) -> None:
-    """Remove a savepoint, the file that makes it one first: what is left by a crash is no savepoint any more."""
-    for name in (METADATA, STATE, SOURCES):
-        storage.delete(name)
-    storage.delete("")

@@ -29,8 +29,9 @@ from lockstep.protocol.lineage import PATH as LINEAGE
 from lockstep.protocol.lineage import Lineage, read_lineage
 from lockstep.protocol.savepoint import METADATA, SOURCES, Savepoint, read_savepoint
 from lockstep.protocol.storage import Storage
+from lockstep.savepoint.disposal import dispose
 from lockstep.savepoint.groups import SCHEMA, require_contents, write_groups
-from lockstep.savepoint.origin import Origin, dispose, is_checkpoint, open_origin
+from lockstep.savepoint.origin import Origin, is_checkpoint, open_origin
 from lockstep.savepoint.source_positions import Carried, carry_over
 from lockstep.savepoint.spark_directory import WORKSHOP, Start, write_directory
 from lockstep.sources.plan import KafkaStream, StreamSource
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 MARK = f"{WORKSHOP}/mark"
+REWIND = "lockstep/rewind"
+REWIND_PLAN = f"{REWIND}/plan"
 
 
 class RestoreMode:
@@ -96,10 +99,16 @@ def restore(query: NewQuery, request: RestoreRequest) -> bool:
     """Restore ``query`` if its directory is new. ``False`` when it has a lineage: then it continues where it was."""
     if read_lineage(query.storage) is not None:
         _log.info("%s has a checkpoint, which wins over restoreFrom", query.storage.describe())
+        query.storage.delete(WORKSHOP)  # of a restore that was interrupted when all was done
         return False
     _refuse_used(query.storage)
     origin = open_origin(query.spark, request.path)  # 1.
-    carried = _check(query, origin.record, request)
+    install(query, origin, _check(query, origin.record, request), request)
+    return True
+
+
+def install(query: NewQuery, origin: Origin, carried: Carried, request: RestoreRequest) -> None:
+    """Steps 2 to 7."""
     _begin(query.storage, request)  # 2.
     groups = _copy_state(query, origin)  # 3.
     _copy_logs(query.storage, origin, carried)
@@ -118,7 +127,19 @@ def restore(query: NewQuery, request: RestoreRequest) -> bool:
     for remark in carried.remarks:
         _log.warning("restored from %s: %s", request.path, remark)
     _log.info("restored from %s: epoch %d of lineage %s", request.path, origin.record.epoch, origin.record.lineage)
-    return True
+
+
+def refuse_interrupted(storage: Storage, restoring: bool) -> None:
+    """A directory that is half of something is not a query's."""
+    if storage.exists(REWIND_PLAN):
+        raise CheckpointDirectoryError(
+            f"{storage.describe()}: a rewind was interrupted. Finish it with 'lockstep rewind {storage.describe()}'."
+        )
+    if not restoring and storage.exists(MARK) and read_lineage(storage) is None:
+        raise CheckpointDirectoryError(
+            f"{storage.describe()}: a restore from a savepoint was interrupted. Start with {FROM} again; or use a new "
+            "checkpoint directory."
+        )
 
 
 def _refuse_used(storage: Storage) -> None:
@@ -156,7 +177,7 @@ def _begin(storage: Storage, request: RestoreRequest) -> None:
             if name != "lockstep":
                 storage.delete(name)
         for name in storage.list("lockstep"):
-            if name != "restoring":
+            if name not in ("restoring", "rewind", "tokens"):
                 storage.delete(f"lockstep/{name}")
         for name in storage.list(WORKSHOP):
             if name != "mark":

@@ -60,6 +60,9 @@ SAVEPOINT_POINTS = (
     "restore.offsets.after",
     "restore.before",
     "restore.after",
+    "rewind.planned",
+    "rewind.table.after",
+    "rewind.restored",
 )
 RARE_POINTS = ("sink.abort.before", "sink.abort.after", "refresh.before", "refresh.after")
 DRIVER_POINTS = POINTS + SOURCE_POINTS + OPERATOR_POINTS + SINK_POINTS + START_POINTS + RARE_POINTS + SAVEPOINT_POINTS

@@ -1,0 +1,137 @@
+"""Takes a Delta table back to where it was when an epoch of a query was its newest. Asks the table's own log alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.errors import ConfigurationError
+from lockstep.sinks.delta import EPOCH_TAG
+from lockstep.sinks.delta_log import DeltaTableLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MAINTENANCE = ("OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "ZORDER")  # change no row
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What is to be done to one table.
+
+    Restore ``version``, then remove the files of later epochs that were committed together with the wanted one.
+    ``version`` is ``None`` when the table has nothing of later epochs.
+    """
+
+    uid: str
+    path: str
+    app_id: str
+    epoch: int
+    newest: int  # the table's version when the plan was made
+    version: int | None
+    partial: bool = False  # the version holds later epochs as well
+    foreign: tuple[str, ...] = ()  # commits of others that would be undone
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "foreign": list(self.foreign)}
+
+    @property
+    def words(self) -> str:
+        if self.version is None:
+            return f"{self.path}: nothing to do, it has no rows of later epochs"
+        later = ", without the later epochs that were committed with it" if self.partial else ""
+        return f"{self.path}: from version {self.newest} back to version {self.version}{later}"
+
+
+def plan_table(spark: SparkSession, uid: str, path: str, lineage: str, epoch: int) -> TablePlan:
+    """Find out, changing nothing, how to take the table back; an error says why that can't be."""
+    table = DeltaTableLog(spark, path)
+    app_id = f"lockstep-{lineage}-{uid}"
+    newest = table.newest_version()
+    first_later: int | None = None
+    partial = False
+    foreign: list[str] = []
+    for version in range(newest, -1, -1):
+        actions = table.actions(version)
+        if actions is None:
+            raise ConfigurationError(
+                f"{path}: entry {version} of the table's log is gone, and the commit of epoch {epoch} lies before it. "
+                "Choose a later epoch."
+            )
+        epochs = _epochs(actions, app_id)
+        if epochs is None:
+            foreign += [_who(version, actions)] if _changes_rows(actions) else []
+            continue
+        if max(epochs) <= epoch:
+            break
+        first_later, partial = version, min(epochs) <= epoch
+        if partial:
+            break
+    if first_later is None:
+        return TablePlan(uid, path, app_id, epoch, newest, None)
+    target = first_later if partial else first_later - 1
+    undone = tuple(who for who in foreign if int(who.split()[1]) > target)
+    plan = TablePlan(uid, path, app_id, epoch, newest, target, partial, undone)
+    _refuse_missing_files(table, plan)
+    if partial and not all(EPOCH_TAG in (add.get("tags") or {}) for add in _adds(table.actions(target) or [])):
+        raise ConfigurationError(
+            f"{path}: version {target} holds epoch {epoch} together with later ones, and its files don't tell whose they are. "
+            f"Choose epoch {max(_epochs(table.actions(target) or [], app_id) or [epoch])}."
+        )
+    return plan
+
+
+def take_back(spark: SparkSession, plan: TablePlan, rewind_id: str) -> None:
+    """Do it, unless it is done: the table's log tells."""
+    if plan.version is None:
+        return
+    table = DeltaTableLog(spark, plan.path)
+    done = table.rewound(rewind_id, plan.newest)
+    if "restored" not in done:
+        table.restore(plan.version, json.dumps({"lockstep": {"rewind": rewind_id, "step": "restored"}}))
+    if plan.partial and "trimmed" not in done:
+        later = [
+            json.dumps({"add": add})
+            for add in _adds(table.actions(plan.version) or [])
+            if int(add["tags"][EPOCH_TAG]) > plan.epoch
+        ]
+        table.remove(later, json.dumps({"lockstep": {"rewind": rewind_id, "step": "trimmed"}}))
+
+
+def _epochs(actions: list[dict[str, Any]], app_id: str) -> list[int] | None:
+    """The epochs that an entry of the log commits for us; ``None`` for others' entries."""
+    transactions = [action["txn"] for action in actions if (action.get("txn") or {}).get("appId") == app_id]
+    if not transactions:
+        return None
+    tags = [(add.get("tags") or {}).get(EPOCH_TAG) for add in _adds(actions)]
+    return [int(tag) for tag in tags if tag is not None] or [int(transactions[-1]["version"])]
+
+
+def _adds(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [action["add"] for action in actions if action.get("add")]
+
+
+def _changes_rows(actions: list[dict[str, Any]]) -> bool:
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    if str(info.get("operation", "")).upper() in _MAINTENANCE:
+        return False
+    changed = [action.get("add") or action.get("remove") or {"dataChange": False} for action in actions]
+    return any(one.get("dataChange", True) for one in changed) or any("metaData" in action for action in actions)
+
+
+def _who(version: int, actions: list[dict[str, Any]]) -> str:
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return f"version {version} ({info.get('operation', 'unknown')})"
+
+
+def _refuse_missing_files(table: DeltaTableLog, plan: TablePlan) -> None:
+    if plan.version is None:
+        return
+    missing = table.missing_at(plan.version)
+    if missing:
+        raise ConfigurationError(
+            f"{plan.path}: {len(missing)} data files of version {plan.version} are gone (first: {missing[0]}), probably "
+            "removed by VACUUM. The table can't be taken back there; choose a later epoch, or restore the files."
+        )
