@@ -14,6 +14,8 @@ from lockstep.protocol.checkpoint import CompletedCheckpoint
 from lockstep.protocol.coordinator import CheckpointListener
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.savepoint.create import create_savepoint
+from lockstep.savepoint.rewind import plan_rewind, rewind
+from lockstep.savepoint.state_writer import SavepointWriter
 from lockstep.state import (
     AggregateFunction,
     AggregatingState,
@@ -57,6 +59,7 @@ __all__ = [
     "RetentionPolicy",
     "Row",
     "Savepoint",
+    "SavepointWriter",
     "StateBackend",
     "TimeDomain",
     "Ttl",
@@ -67,5 +70,7 @@ __all__ = [
     "configure",
     "create_savepoint",
     "key_by",
+    "plan_rewind",
     "read_state",
+    "rewind",
 ]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
-from lockstep.broker.java import require_java
 from lockstep.cli.checkpoint_directory import read_directory
+from lockstep.cli.spark import spark_session
 from lockstep.cli.terminal import at_least, command, console, plain
-from lockstep.errors import CheckpointDirectoryError, ConfigurationError, EnvironmentProblemError
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         _show_operators(screen, directory, arguments.json)
         return 0
     _require_operator(directory, arguments.uid, arguments.key)
-    with _session() as spark:
+    with spark_session("lockstep state") as spark:
         rows, more = _read(spark, directory, arguments)
     if arguments.json:
         for row in rows:
@@ -156,47 +151,3 @@ def _show_rows(screen: Console, rows: list[dict[str, Any]], cut_at: int | None) 
     screen.print(table)
     if cut_at is not None:
         screen.print(f"only the first {cut_at:,} rows; --limit shows more.")
-
-
-@contextlib.contextmanager
-def _session() -> Iterator[SparkSession]:
-    """A small Spark session of our own; what it prints while it starts is shown only when it fails."""
-    require_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    screen = console()
-    with contextlib.ExitStack() as stack:
-        if screen.is_terminal:
-            stack.enter_context(screen.status("starting Spark"))
-        with _quiet():
-            spark = (
-                SparkSession.builder.master("local[2]")
-                .appName("lockstep state")
-                .config("spark.driver.memory", "1g")
-                .config("spark.ui.enabled", "false")
-                .config("spark.ui.showConsoleProgress", "false")
-                .config("spark.sql.shuffle.partitions", "2")
-                .config("spark.log.level", "OFF")
-                .getOrCreate()
-            )
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    with tempfile.TemporaryFile() as kept:
-        before = os.dup(2)
-        os.dup2(kept.fileno(), 2)
-        try:
-            yield
-        except Exception as error:
-            kept.seek(0)
-            text = kept.read().decode(errors="replace")[-2000:]
-            raise EnvironmentProblemError(f"Spark did not start: {error}\n{text}") from error
-        finally:
-            os.dup2(before, 2)
-            os.close(before)

@@ -15,6 +15,7 @@ from lockstep.engine.storage import open_storage
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateMigrationError
 from lockstep.operators.column_types import spark_type
 from lockstep.protocol.lineage import read_lineage
+from lockstep.protocol.savepoint import METADATA, STATE, read_savepoint
 from lockstep.protocol.storage import Storage
 from lockstep.state.blob import read_metadata, readable, tables_schema
 from lockstep.state.ddl import parse_type, to_ddl
@@ -49,7 +50,7 @@ def read_state(
     Parameters
     ----------
     directory
-        The query's checkpoint directory. The query may be running.
+        The query's checkpoint directory; the query may be running. Or a savepoint.
     state
         The name of one state: the DataFrame has the key's columns and ``value`` with its own type (and ``position`` for
         lists, ``map_key`` for maps and broadcast state); ``"timers"`` gives the timers. Without it, all states
@@ -117,6 +118,8 @@ class StoredGroups:
 def find_groups(spark: SparkSession, directory: str, uid: str, epoch: int | None = None) -> StoredGroups:
     """The stored key groups of an operator. Looks into the bytes, so it needs no knowledge of the query's code."""
     storage = open_storage(spark, directory)
+    if storage.exists(METADATA):
+        return _saved_groups(spark, directory, storage, uid, epoch)
     wanted = _epoch(storage, epoch)
     lineage = read_lineage(storage)
     known = {} if lineage is None else lineage.operators
@@ -138,6 +141,20 @@ def find_groups(spark: SparkSession, directory: str, uid: str, epoch: int | None
         f"{storage.describe()} has no keyed operator with uid {uid!r} at epoch {wanted}; there is: "
         f"{', '.join(map(repr, names)) or 'none'}."
     )
+
+
+def _saved_groups(spark: SparkSession, directory: str, storage: Storage, uid: str, epoch: int | None) -> StoredGroups:
+    saved = read_savepoint(storage)
+    if epoch is not None and epoch != saved.epoch:
+        raise ConfigurationError(f"{storage.describe()} is a savepoint of epoch {saved.epoch}, not of {epoch}.")
+    if uid not in saved.operators:
+        raise ConfigurationError(
+            f"{storage.describe()} has no operator with uid {uid!r}; there is: "
+            f"{', '.join(map(repr, sorted(saved.operators))) or 'none'}."
+        )
+    frame = spark.read.schema("group int, state binary").parquet(f"{directory.rstrip('/')}/{STATE}/{uid}")
+    names = tuple(part["name"] for part in saved.operators[uid].description["key"])
+    return StoredGroups(uid, saved.epoch, frame, names, _tables(uid, _catalog(frame)))
 
 
 def _epoch(storage: Storage, given: int | None) -> int:

@@ -77,7 +77,7 @@ def plan_table(spark: SparkSession, uid: str, path: str, lineage: str, epoch: in
     _refuse_missing_files(table, plan)
     if partial and not all(EPOCH_TAG in (add.get("tags") or {}) for add in _adds(table.actions(target) or [])):
         raise ConfigurationError(
-            f"{path}: version {target} holds epoch {epoch} together with later ones, and its files don't tell whose they are. "
+            f"{path}: version {target} holds epoch {epoch} and later ones, and its files don't tell whose they are. "
             f"Choose epoch {max(_epochs(table.actions(target) or [], app_id) or [epoch])}."
         )
     return plan
