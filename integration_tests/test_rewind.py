@@ -1,8 +1,7 @@
-"""Rewind: positions, state and Delta tables go back together, and a replay with mended code is as if nothing had happened."""
+"""Rewind: positions, state and Delta tables go back together; a replay with mended code is as if nothing had happened."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,9 +147,8 @@ def test_epochs_that_are_not_there_are_refused(bench: Bench) -> None:
     bench.run_with(Total())
     with pytest.raises(ConfigurationError, match="is at epoch 1: there is nothing to take back"):
         bench.back_to(1)
-    with pytest.raises(ConfigurationError, match="epoch 9 .* is not committed"):
+    with pytest.raises(ConfigurationError, match=r"epoch 9 .* is not committed"):
         bench.back_to(9)
-    shutil.rmtree(Path(bench.checkpoint) / "offsets" / "0", ignore_errors=True)
     (Path(bench.checkpoint) / "offsets" / "0").unlink()
     with pytest.raises(ConfigurationError, match="Spark does not keep epoch 0"):
         bench.back_to(0)

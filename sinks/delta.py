@@ -408,6 +408,8 @@ def checked_add(action: str, target: str) -> dict[str, Any]:
     if "deletionVector" in fields and not fields.is_null("deletionVector"):
         raise parsed.refusal("it adds a deletion vector, which no file that was just staged has.")
     fields.count("size")
+    if "tags" in fields and not fields.is_null("tags"):
+        fields.text_values("tags")
     values = fields.json_object("partitionValues")
     if not all(value is None or isinstance(value, str) for value in values.values()):
         raise fields.wrong("partitionValues", values, "texts by column")

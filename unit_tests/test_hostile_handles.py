@@ -299,7 +299,7 @@ DELTA_HANDLE = {
 def test_delta_sink_refuses_a_handle_with_any_field_of_another_type() -> None:
     sink, log = delta()
     assert sink.commit(prepared(DELTA_HANDLE)).status is CommitStatus.DONE
-    assert [json.loads(one) for one in log.touched.pop()] == [{"add": ADD}]
+    assert [json.loads(one) for one in log.touched.pop()] == [{"add": {**ADD, "tags": {"lockstep.epoch": "4"}}}]
     refused = 0
     for name, handle in odd_contents(DELTA_HANDLE):
         try:

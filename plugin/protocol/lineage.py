@@ -43,7 +43,7 @@ class Lineage:
                 "config": dict(self.config),
                 "query_name": self.query_name,
                 "operators": {uid: dict(description) for uid, description in self.operators.items()},
-                "groups": dict(self.groups),
+                **({"groups": dict(self.groups)} if self.groups else {}),
                 **({} if self.restored is None else {"restored": dict(self.restored)}),
             },
         )
