@@ -20,6 +20,9 @@ from lockstep.protocol.envelope import seal
 from lockstep.protocol.fencing import FencingToken
 from lockstep.protocol.lineage import Lineage, continue_or_begin
 from lockstep.protocol.prepare_record import PrepareRecord, read_records
+from lockstep.protocol.savepoint import Contents, SavedOperator, SavedSink, Savepoint
+from lockstep.savepoint.delta_rewind import TablePlan
+from lockstep.savepoint.rewind import RewindPlan
 from lockstep.sinks.kafka_markers import Marker, decode
 from lockstep.sinks.two_phase import Attempt
 from lockstep.testing import MemoryStorage, SimulatedSparkLog
@@ -80,10 +83,36 @@ CHECKPOINT = CompletedCheckpoint(
     doubtful=(3,),
 )
 LINEAGE = Lineage("life", 17, {"lake": "Delta"}, ("Kafka",), {"retained": 3}, "orders", {"totals": OPERATOR})
+RESTORED = {"savepoint": "s-1", "path": "/savepoints/1", "epoch": 4, "lineage": "before", "claim": True}
+SAVEPOINT = Savepoint(
+    id="s-1",
+    lineage="life",
+    barrier=BARRIER,
+    watermark_ms=5,
+    created_ms=6,
+    sources=("Kafka topics orders at broker:9092", "control"),
+    sinks={"lake": SavedSink("Delta table /lake", {"version": 3})},
+    operators={"totals": SavedOperator(OPERATOR, Contents(3, 4, 5))},
+    query_name="orders",
+)
+REWIND = RewindPlan(
+    id="r-1",
+    directory="/checkpoints/orders",
+    lineage="life",
+    epoch=4,
+    newest=9,
+    positions=("orders: back to 5",),
+    groups={"etl": {"servers": "broker:9092", "offsets": {"orders": {"0": 5}}}},
+    tables=(TablePlan("lake", "/lake", "lockstep-life-lake", 4, 17, 12, True, ("version 15 (WRITE)",)),),
+    beyond_reach=("sink 'feed'",),
+)
 KINDS = {
     "prepare record": Kind(RECORD, PrepareRecord.decode, frozenset({"handles", "reports", "replaced"})),
     "checkpoint": Kind(CHECKPOINT, CompletedCheckpoint.decode, frozenset({"reports", "commits"})),
     "lineage": Kind(LINEAGE, Lineage.decode, frozenset({"config"})),
+    "restored lineage": Kind(replace(LINEAGE, restored=RESTORED), Lineage.decode, frozenset({"config"})),
+    "savepoint": Kind(SAVEPOINT, Savepoint.decode, frozenset({"sinks"})),
+    "rewind": Kind(REWIND, RewindPlan.decode, frozenset({"groups"})),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 

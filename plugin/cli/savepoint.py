@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,16 +90,23 @@ def _list(arguments: argparse.Namespace, screen: Console) -> int:
         try:
             found.append((str(place.parent), read_savepoint(LocalStorage(place.parent))))
         except CheckpointDirectoryError as error:
-            screen.print(f"{place.parent}: {error}", style="red", markup=False)
+            screen.print(f"{place.parent}: {error}", style="red", markup=False, soft_wrap=True)
     if arguments.json:
         screen.print(json.dumps([{"path": path, **one.to_json()} for path, one in found]), soft_wrap=True, markup=False)
         return 0
     if not found:
         screen.print(f"{root} holds no savepoints.", markup=False)
         return 0
+    screen.print(f"savepoints in {root}", markup=False, soft_wrap=True)
     table = Table("savepoint", "made", "query", "epoch", "operators", "state", box=box.SIMPLE)
     for path, one in found:
-        facts = (path, _time(one.created_ms), one.query_name or "", str(one.epoch), ", ".join(one.operators))
+        facts = (
+            os.path.relpath(path, root),
+            _time(one.created_ms),
+            one.query_name or "",
+            str(one.epoch),
+            ", ".join(one.operators),
+        )
         table.add_row(*map(plain, facts), _size(one.state_bytes))
     screen.print(table)
     return 0
