@@ -193,12 +193,9 @@ class DeltaTableLog:
 
     def missing_at(self, version: int) -> list[str]:
         """Data files of an older version that are not there any more."""
-        from pyspark.sql import DataFrame
-
-        option = self._jvm.scala.Option
-        snapshot = self._log.getSnapshotAt(version, option.empty(), option.empty(), False)
-        files = DataFrame(snapshot.allFiles().toDF(), self._spark).select("path", "size").collect()
-        return self.missing_files({row.path: int(row.size) for row in files})
+        files = self._spark.read.format("delta").option("versionAsOf", version).load(self.path).inputFiles()
+        path, uri = self._jvm.org.apache.hadoop.fs.Path, self._jvm.java.net.URI
+        return [file for file in files if not self._file_system.exists(path(uri(file)))]
 
     def restore(self, version: int, user_metadata: str) -> None:
         """Delta's RESTORE."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from lockstep.engine.storage import open_storage
+from lockstep.errors import CorruptRecordError
 from lockstep.operators.state_reader import find_groups
 from lockstep.protocol.savepoint import STATE, Contents, SavedOperator, Savepoint, read_savepoint
 from lockstep.protocol.storage import Storage
@@ -43,6 +44,10 @@ class SavepointOrigin(Origin):
         self.record = read_savepoint(self._storage)
 
     def groups(self, uid: str) -> DataFrame:
+        if not self._storage.list(f"{STATE}/{uid}"):
+            raise CorruptRecordError(
+                f"{self._storage.describe()}: the state of operator {uid!r} is missing. Copy the savepoint again, as a whole."
+            )
         frame = read_groups(self._spark, f"{self._path}/{STATE}/{uid}")
         require_contents(count(frame), self.record.operators[uid].contents, uid, self._storage.describe())
         return frame
