@@ -46,7 +46,7 @@ class SavepointOrigin(Origin):
     def groups(self, uid: str) -> DataFrame:
         if not self._storage.list(f"{STATE}/{uid}"):
             raise CorruptRecordError(
-                f"{self._storage.describe()}: the state of operator {uid!r} is missing. Copy the savepoint again, as a whole."
+                f"{self._storage.describe()}: the state of operator {uid!r} is missing. Copy the savepoint again."
             )
         frame = read_groups(self._spark, f"{self._path}/{STATE}/{uid}")
         require_contents(count(frame), self.record.operators[uid].contents, uid, self._storage.describe())
