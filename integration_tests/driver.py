@@ -4,8 +4,8 @@ Kafka → Delta; or, when its settings name more targets, Kafka → keyed state 
 
 Run by the crash tests as ``python driver.py '{"bootstrap_servers": …}'``. Rows carry their partition and offset, so that
 an outside reader can tell exactly which are there. Lines on its standard input are commands: ``{"failpoint": …, "hit": …,
-"action": …}`` sets one, ``{"stop": true}`` stops the query, ``{"measure": path}`` writes down what the driver uses; at the
-end of the input the driver dies.
+"action": …}`` sets one, ``{"stop": true}`` stops the query, ``{"savepoint": path, "saved": file}`` stops it with a savepoint,
+``{"measure": path}`` writes down what the driver uses; at the end of the input the driver dies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def build_session(settings: dict[str, Any]) -> SparkSession:
         .config("spark.ui.retainedJobs", "50")
         .config("spark.ui.retainedStages", "100")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", str(settings.get("partitions", 2)))
         .config("spark.databricks.delta.snapshotPartitions", "2")
     )
     if "jdbc" in settings:
@@ -131,6 +131,9 @@ def _obey(queries: list[lockstep.CheckpointedQuery]) -> None:
             _set_failpoint(command)
         elif "measure" in command and queries:
             _measure(Path(command["measure"]))
+        elif command.get("savepoint") and queries:
+            queries[0].stop_with_savepoint(command["savepoint"])
+            Path(command["saved"]).touch()
         elif command.get("stop") and queries:
             queries[0].stop()
     failpoints.kill_process_group()
