@@ -4,7 +4,7 @@ Kafka → Delta; or, when its settings name more targets, Kafka → keyed state 
 
 Run by the crash tests as ``python driver.py '{"bootstrap_servers": …}'``. Rows carry their partition and offset, so that
 an outside reader can tell exactly which are there. Lines on its standard input are commands: ``{"failpoint": …, "hit": …,
-"action": …}`` sets one, ``{"stop": true}`` stops the query, ``{"savepoint": path, "saved": file}`` stops it with a savepoint,
+"action": …}`` sets one, ``{"stop": true}`` stops the query, ``{"savepoint": path, "saved": file}`` does so with a savepoint,
 ``{"measure": path}`` writes down what the driver uses; at the end of the input the driver dies.
 """
 

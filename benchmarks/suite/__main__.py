@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.suite import delta_works, flink_works, kafka_works, state_works
+from benchmarks.suite import delta_works, flink_works, kafka_works, savepoint_works, state_works
 from benchmarks.suite.ground import Ground, session
 from benchmarks.suite.report import Measured, machine, ratios, summary, table, write
 from benchmarks.suite.work import Work
@@ -42,6 +42,7 @@ def works(quick: bool) -> list[Work]:
             kafka_works.kafka_sink(300_000, 100_000),
             state_works.operators(200_000, 50_000, keys=1_000),
             state_works.growth(200_000, 50_000, most=10_000),
+            savepoint_works.savepoints(most=10_000),
         ]
     return [
         delta_works.throughput("throughput", 2_000_000, 100_000),
@@ -55,6 +56,7 @@ def works(quick: bool) -> list[Work]:
         kafka_works.kafka_sink(2_000_000, 200_000),
         state_works.operators(2_000_000, 200_000),
         state_works.growth(2_000_000, 200_000),
+        savepoint_works.savepoints(most=1_000_000),
     ]
 
 

@@ -24,6 +24,8 @@ Result = dict[str, Any]
 _BAR, _GAP = 16, 12
 _NAMES = 330  # width of the column with the contenders' names
 _UNITS = {"rows_per_s": "rows/s", "p50_s": "p50", "p99_s": "p99", "epoch_s": "epoch", "first_s": "first epoch visible"}
+_UNITS |= {"create_s": "made in", "restore_s": "restored in", "state_mb": "state"}
+_UNITS |= {"longest_before_s": "longest epoch before", "longest_during_s": "longest epoch meanwhile"}
 _UNITS |= {"start_s": "start", "rows_recovered": "rows recovered", "cpu_s": "CPU", "peak_mb": "peak memory"}
 
 

@@ -84,9 +84,13 @@ def of_progress(progress: Sequence[Any]) -> list[Moment]:
     for one in progress:
         if one.numInputRows:
             rows += one.numInputRows
-            begun = datetime.fromisoformat(one.timestamp.replace("Z", "+00:00")).timestamp()
-            found.append(Moment(begun + one.durationMs["triggerExecution"] / 1000, rows))
+            found.append(Moment(began(one) + one.durationMs["triggerExecution"] / 1000, rows))
     return found
+
+
+def began(progress: Any) -> float:
+    """When the epoch of a report began."""
+    return datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()
 
 
 def latencies(moments: Sequence[Moment], after: float) -> Iterator[float]:
