@@ -83,13 +83,18 @@ def plan_table(spark: SparkSession, uid: str, path: str, lineage: str, epoch: in
     return plan
 
 
-def take_back(spark: SparkSession, plan: TablePlan, rewind_id: str) -> None:
+def take_back(spark: SparkSession, plan: TablePlan, rewind_id: str, undo_others: bool) -> None:
     """Do it, unless it is done: the table's log tells."""
     if plan.version is None:
         return
     table = DeltaTableLog(spark, plan.path)
     done = table.rewound(rewind_id, plan.newest)
     if "restored" not in done:
+        if table.newest_version() > plan.newest and not undo_others:
+            raise ConfigurationError(
+                f"{plan.path} was at version {plan.newest} when the rewind was planned, and somebody has committed since. "
+                "Stop all writers and say undo_others=True (--undo-others) if that may be undone."
+            )
         table.restore(plan.version, json.dumps({"lockstep": {"rewind": rewind_id, "step": "restored"}}))
     if plan.partial and "trimmed" not in done:
         later = [

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from lockstep.protocol.checkpoint import CompletedCheckpoint
 from lockstep.protocol.completed_store import CompletedCheckpointStore
 from lockstep.protocol.coordinator import CheckpointListener
 from lockstep.protocol.failpoint import reach
+from lockstep.protocol.fencing import FencingToken
 from lockstep.protocol.lineage import PATH as LINEAGE
 from lockstep.protocol.lineage import Lineage, read_lineage
 from lockstep.protocol.savepoint import METADATA, SOURCES, Savepoint, read_savepoint
@@ -99,7 +102,6 @@ def restore(query: NewQuery, request: RestoreRequest) -> bool:
     """Restore ``query`` if its directory is new. ``False`` when it has a lineage: then it continues where it was."""
     if read_lineage(query.storage) is not None:
         _log.info("%s has a checkpoint, which wins over restoreFrom", query.storage.describe())
-        query.storage.delete(WORKSHOP)  # of a restore that was interrupted when all was done
         return False
     _refuse_used(query.storage)
     origin = open_origin(query.spark, request.path)  # 1.
@@ -109,16 +111,18 @@ def restore(query: NewQuery, request: RestoreRequest) -> bool:
 
 def install(query: NewQuery, origin: Origin, carried: Carried, request: RestoreRequest) -> None:
     """Steps 2 to 7."""
-    _begin(query.storage, request)  # 2.
+    token = _begin(query.storage, request)  # 2.
     groups = _copy_state(query, origin)  # 3.
     _copy_logs(query.storage, origin, carried)
     reach("restore.copied")
+    token.check()
     barrier = _barrier(origin.record, carried)
     start = Start(carried.positions, barrier.timestamp_ms, barrier.watermark_ms)
     with settings_at_start(query.spark, query.backend, 1):  # 4.
         write_directory(query.spark, query.storage, query.location, start, groups)
     _store_checkpoint(query, origin.record, request, barrier)  # 5.
     reach("restore.before")
+    token.check()
     lineage = _lineage(query.lineage, origin.record, request)
     if not query.storage.create(LINEAGE, lineage.encode()):  # 6.
         raise CheckpointDirectoryError(f"{query.storage.describe()} was taken by another query while it was restored.")
@@ -130,12 +134,16 @@ def install(query: NewQuery, origin: Origin, carried: Carried, request: RestoreR
 
 
 def refuse_interrupted(storage: Storage, restoring: bool) -> None:
-    """A directory that is half of something is not a query's."""
+    """A directory that is half of something is not a query's; what only has to be tidied up is."""
     if storage.exists(REWIND_PLAN):
         raise CheckpointDirectoryError(
             f"{storage.describe()}: a rewind was interrupted. Finish it with 'lockstep rewind {storage.describe()}'."
         )
-    if not restoring and storage.exists(MARK) and read_lineage(storage) is None:
+    if not storage.exists(MARK):
+        return
+    if read_lineage(storage) is not None:  # interrupted between steps 6 and 7
+        storage.delete(WORKSHOP)
+    elif not restoring:
         raise CheckpointDirectoryError(
             f"{storage.describe()}: a restore from a savepoint was interrupted. Start with {FROM} again; or use a new "
             "checkpoint directory."
@@ -170,8 +178,11 @@ def _check(query: NewQuery, saved: Savepoint, request: RestoreRequest) -> Carrie
     return carried
 
 
-def _begin(storage: Storage, request: RestoreRequest) -> None:
-    if not storage.create(MARK, json.dumps({"from": request.path}).encode()):
+def _begin(storage: Storage, request: RestoreRequest) -> FencingToken:
+    """Of two drivers that restore into one directory, the later begins again, and the earlier is refused."""
+    first = storage.create(MARK, json.dumps({"from": request.path}).encode())
+    token = FencingToken.take(storage, f"restore {socket.gethostname()}:{os.getpid()}")
+    if not first:
         _log.warning("%s: an earlier restore was interrupted; it begins again", storage.describe())
         for name in storage.list(""):
             if name != "lockstep":
@@ -183,6 +194,7 @@ def _begin(storage: Storage, request: RestoreRequest) -> None:
             if name != "mark":
                 storage.delete(f"{WORKSHOP}/{name}")
     reach("restore.marked")
+    return token
 
 
 def _copy_state(query: NewQuery, origin: Origin) -> dict[int, str]:

@@ -37,6 +37,7 @@ from lockstep.savepoint.delta_rewind import TablePlan, plan_table, take_back
 from lockstep.savepoint.origin import SavepointOrigin
 from lockstep.savepoint.restore import REWIND, REWIND_PLAN, NewQuery, RestoreRequest, install
 from lockstep.savepoint.source_positions import Carried, is_control, is_kafka
+from lockstep.savepoint.spark_directory import WORKSHOP
 from lockstep.sources.data_loss import losses
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def rewind(
         storage.write(REWIND_PLAN, plan.encode())
     reach("rewind.planned")
     for table in plan.tables:  # 4.
-        take_back(spark, table, plan.id)
+        take_back(spark, table, plan.id, undo_others)
         reach("rewind.table.after")
     _replace_directory(spark, storage, plan, savepoint)  # 5.
     reach("rewind.restored")
@@ -187,6 +188,7 @@ def _replace_directory(spark: SparkSession, storage: Storage, plan: RewindPlan, 
     origin = SavepointOrigin(spark, savepoint)
     now = read_lineage(storage)
     if now is not None and now.restored is not None and now.restored["savepoint"] == origin.record.id:
+        storage.delete(WORKSHOP)
         return  # done before
     before = _lineage_before(storage, now)
     conf = _settings_of(storage, plan, before)
