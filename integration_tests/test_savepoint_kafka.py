@@ -75,7 +75,7 @@ def test_rewind_takes_the_consumer_group_back_and_says_what_it_cannot_take_back(
     plan = plan_rewind(spark, site.checkpoint, 1)
     assert [group["offsets"][site.topic] for group in plan.groups.values()] == [{"0": 50, "1": 50}]
     assert plan.beyond_reach == (
-        f"sink 'files' (JSON files in {site.root / 'files'}): rows of epochs 2 to 3 stay, and come again",
+        f"sink 'files' (json files in {site.root / 'files'}): rows of epochs 2 to 3 stay, and come again",
     )
     rewind(spark, plan)
     assert sum(observe(site).group_offsets().values()) == 100
