@@ -12,10 +12,13 @@ from pyspark.sql import SparkSession
 
 import lockstep
 from integration_tests.keyed_bench import KeyedBench
+from integration_tests.sessions import THOROUGH
 from integration_tests.test_savepoints import OUTPUT, Total
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 from lockstep.savepoint.rewind import plan_rewind, rewind, unfinished_rewind
 from lockstep.testing import failpoints
+
+POINTS = tuple(point for point in failpoints.SAVEPOINT_POINTS if point != "savepoint.before")
 
 
 class Wrong(lockstep.KeyedProcessFunction):
@@ -86,7 +89,7 @@ def test_epochs_that_share_a_table_version_are_told_apart(bench: Bench) -> None:
     assert len(bench.rows()) == 10
 
 
-@pytest.mark.parametrize("point", [p for p in failpoints.SAVEPOINT_POINTS if p != "savepoint.before"])
+@pytest.mark.parametrize("point", POINTS if THOROUGH else ("rewind.table.after", "restore.offsets.after"))
 def test_interrupted_rewind_is_finished_by_the_next_and_no_query_starts_meanwhile(bench: Bench, point: str) -> None:
     _add(bench, 3)
     bench.run_with(Total())
