@@ -140,14 +140,23 @@ def test_claimed_savepoint_is_removed_when_the_first_checkpoint_is_committed(ben
     assert bench.rows() == [("a", 1), ("a", 2)]
 
 
-def test_retained_checkpoint_is_as_good_as_a_savepoint(bench: Bench) -> None:
+def test_retained_checkpoint_is_as_good_as_a_savepoint_and_repeated_rows_are_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         bench.add(("a", 1))
     bench.run(bench.totals())
     origin = f"{bench.checkpoint}/lockstep/checkpoints/chk-1"
     bench.move()
+    bench.restore(origin, bench.totals())  # into the same table
+    assert "rows up to epoch 2" in caplog.text
+    assert "will be there twice" in caplog.text
+    assert bench.rows() == [("a", 1), ("a", 2), ("a", 3), ("a", 3)]
+    bench.move()
     bench.table += "-2"
+    caplog.clear()
     bench.restore(origin, bench.totals())
+    assert "twice" not in caplog.text
     assert bench.rows() == [("a", 3)]
     assert bench.state("totals", state="total") == [("a", 3)]
 

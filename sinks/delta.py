@@ -266,6 +266,9 @@ class DeltaSink(TwoPhaseCommitSink):
             CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, "path": self._delta.path, **metrics}
         )
 
+    def newest_epoch_of(self, lineage: str) -> int | None:
+        return self._delta.transaction_version(f"lockstep-{lineage}-{self._context.uid}")
+
     def max_pending_seconds(self) -> float | None:
         return self._delta.tombstone_retention_seconds() / 2
 

@@ -205,5 +205,12 @@ class TwoPhaseCommitSink(ABC):
         """How long staged rows are safe before they are committed; ``None`` for any length of time."""
         return None
 
+    def newest_epoch_of(self, lineage: str) -> int | None:
+        """The newest epoch of another life of the query that is in the target; ``None`` when that can't be told.
+
+        Asked after ``open``, when the query was restored from a savepoint: rows of later epochs will come again.
+        """
+        return None
+
     def close(self) -> None:
         """Release what ``open`` took. Not called when the process dies."""

@@ -111,6 +111,7 @@ class Pipeline:
                 with contextlib.suppress(Exception):
                     bound.sink.close()
             raise
+        self._warn_of_repeated_rows()
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
         remember(storage, self.lineage)
         self._restore_union_state(log)
@@ -264,6 +265,24 @@ class Pipeline:
                     token=self._checked_token,
                 )
             )
+
+    def _warn_of_repeated_rows(self) -> None:
+        """A query that was restored from an older savepoint writes again what its former life has written since."""
+        restored = self.lineage.restored
+        if restored is None or self._log.planned() > 0:
+            return
+        for bound in self._sinks:
+            newest = bound.sink.newest_epoch_of(restored["lineage"])
+            if newest is not None and newest > restored["epoch"]:
+                _log.warning(
+                    "sink %r: %s has rows up to epoch %d of the query that the savepoint is of, and the savepoint is of epoch "
+                    "%d: rows of the epochs in between will be there twice. To take the table back too, use 'lockstep rewind' "
+                    "on the former directory; or write to another table.",
+                    bound.uid,
+                    bound.sink.describe(),
+                    newest,
+                    restored["epoch"],
+                )
 
     def _checked_token(self) -> int:
         self.token.check()
