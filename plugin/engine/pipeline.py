@@ -275,9 +275,9 @@ class Pipeline:
             newest = bound.sink.newest_epoch_of(restored["lineage"])
             if newest is not None and newest > restored["epoch"]:
                 _log.warning(
-                    "sink %r: %s has rows up to epoch %d of the query that the savepoint is of, and the savepoint is of epoch "
-                    "%d: rows of the epochs in between will be there twice. To take the table back too, use 'lockstep rewind' "
-                    "on the former directory; or write to another table.",
+                    "sink %r: %s has rows up to epoch %d of the query that the savepoint is of, and the savepoint is of "
+                    "epoch %d: rows of the epochs in between will be there twice. To take the table back too, use "
+                    "'lockstep rewind' on the former directory; or write to another table.",
                     bound.uid,
                     bound.sink.describe(),
                     newest,
