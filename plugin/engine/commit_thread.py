@@ -14,6 +14,7 @@ _log = logging.getLogger(__name__)
 _POLL = 0.01  # while an epoch waits for its decision: one look at a file
 _SLOW_POLL = 0.2  # when it has waited for long, or a timer or backoff is running
 _IDLE = 1.0
+_LOOK_AT_TOKENS = 5.0  # an overtaken driver ends, even if it has nothing to commit or its epoch is stuck
 _PATIENCE = 5.0
 _STORAGE_PATIENCE = 60.0  # how long the checkpoint directory may be out of reach
 
@@ -38,6 +39,7 @@ class CommitThread:
         self._watched: int | None = None
         self._watched_since = 0.0
         self._next_tick = 0.0
+        self._next_look = 0.0
         self._thread = threading.Thread(target=self._run, name="lockstep-committer", daemon=True)
 
     def start(self) -> None:
@@ -113,6 +115,9 @@ class CommitThread:
         """Look, advance if there is something to do, and say how long to wait."""
         epoch = self._committer.awaits_decision()
         now = time.monotonic()
+        if now >= self._next_look:
+            self._committer.refuse_if_overtaken()
+            self._next_look = now + _LOOK_AT_TOKENS
         if epoch != self._watched:
             self._watched, self._watched_since = epoch, now
         if self._force or now >= self._next_tick or (epoch is not None and self._log.is_decided(epoch)):

@@ -248,6 +248,10 @@ class Committer:
             committed = self._store.committed_epoch()
             return not any(committed < epoch <= decided for epoch in self._records)
 
+    def refuse_if_overtaken(self) -> None:
+        """Raise when a newer driver has taken over. Commits look by themselves; this is for a driver that makes none."""
+        self._token.check()
+
     # --- step 7 -----------------------------------------------------------------------------------------------------
 
     def _complete(self, decided: int) -> None:
