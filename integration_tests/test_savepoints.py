@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lockstep
 from integration_tests.keyed_bench import KeyedBench
 from integration_tests.sessions import THOROUGH
-from lockstep.errors import CheckpointDirectoryError, ConfigurationError
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateMigrationError
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.testing import failpoints
 
@@ -161,8 +161,47 @@ def test_retained_checkpoint_is_as_good_as_a_savepoint_and_repeated_rows_are_tol
     assert bench.state("totals", state="total") == [("a", 3)]
 
 
+class Narrow(lockstep.KeyedProcessFunction):
+    """A row as state."""
+
+    account = lockstep.ValueState("total bigint")
+
+    def process_element(self, row: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+        before = self.account.value()
+        total = (0 if before is None else before.total) + row.amount
+        self.account.update((total,))
+        yield ctx.key, total
+
+
+class Wide(lockstep.KeyedProcessFunction):
+    """The same row with a field more."""
+
+    account = lockstep.ValueState("total bigint, seen bigint")
+
+    def process_element(self, row: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+        before = self.account.value()
+        total = (0 if before is None else before.total) + row.amount
+        seen = (0 if before is None or before.seen is None else before.seen) + 1
+        self.account.update((total, seen))
+        yield ctx.key, total * 100 + seen
+
+
+def test_state_may_gain_a_nullable_field(bench: Bench) -> None:
+    bench.add(("a", 1))
+    bench.run(bench.totals(Narrow()))
+    path = bench.savepoint()
+    bench.add(("a", 1), ("a", 1))
+    bench.move()
+    bench.restore(path, bench.totals(Wide()))
+    assert bench.rows() == [("a", 1), ("a", 201), ("a", 302)]
+    with pytest.raises(StateMigrationError, match="max_parallelism"):
+        other = lockstep.key_by(bench.stream(), "account").process(Wide(), uid="totals", output=OUTPUT)
+        bench.move()
+        bench.restore(path, other)
+
+
 class Richer(lockstep.KeyedProcessFunction):
-    """The same state with a field more, and a state more."""
+    """The same state, and a state more."""
 
     total = lockstep.ValueState("bigint", default=0)
     seen = lockstep.ValueState("bigint", default=0)
