@@ -194,9 +194,9 @@ def test_state_may_gain_a_nullable_field(bench: Bench) -> None:
     bench.move()
     bench.restore(path, bench.totals(Wide()))
     assert bench.rows() == [("a", 1), ("a", 201), ("a", 302)]
+    other = lockstep.key_by(bench.stream(), "account").process(Wide(), uid="totals", output=OUTPUT)
+    bench.move()
     with pytest.raises(StateMigrationError, match="max_parallelism"):
-        other = lockstep.key_by(bench.stream(), "account").process(Wide(), uid="totals", output=OUTPUT)
-        bench.move()
         bench.restore(path, other)
 
 
