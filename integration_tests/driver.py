@@ -34,6 +34,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # these JVMs live for 
 
 
 TRANSACTION_TIMEOUT_MS = 4000
+_saving = threading.Lock()
 OUTPUT = "partition int, offset bigint, id bigint, account string, count bigint"
 
 
@@ -121,6 +122,8 @@ def main(settings: dict[str, Any]) -> None:
     queries.append(start_query(build_session(settings), settings))
     Path(settings["started"]).touch()
     queries[0].awaitTermination()
+    with _saving:  # the savepoint is made after the query's end
+        return
 
 
 def _obey(queries: list[lockstep.CheckpointedQuery]) -> None:
@@ -132,8 +135,9 @@ def _obey(queries: list[lockstep.CheckpointedQuery]) -> None:
         elif "measure" in command and queries:
             _measure(Path(command["measure"]))
         elif command.get("savepoint") and queries:
-            queries[0].stop_with_savepoint(command["savepoint"])
-            Path(command["saved"]).touch()
+            with _saving:
+                queries[0].stop_with_savepoint(command["savepoint"])
+                Path(command["saved"]).touch()
         elif command.get("stop") and queries:
             queries[0].stop()
     failpoints.kill_process_group()
