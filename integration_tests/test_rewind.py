@@ -57,7 +57,7 @@ def _right(epochs: int) -> list[tuple[str, int]]:
     return sorted([("a", total) for total in a] + [("b", number + 1) for number in range(epochs)])
 
 
-@pytest.mark.parametrize("backend", lockstep.StateBackend)
+@pytest.mark.parametrize("backend", lockstep.StateBackend if THOROUGH else [lockstep.StateBackend.ROCKSDB])
 def test_replay_with_mended_code_gives_what_a_run_without_the_bug_gives(
     bench: Bench, backend: lockstep.StateBackend
 ) -> None:

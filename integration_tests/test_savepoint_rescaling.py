@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from integration_tests.crash_site import CrashSite, assert_same_rows_and_state, end, wait_until
+from integration_tests.sessions import ONLY_THOROUGH
 
 STEPS = ((4, None), (16, "restore.state.after"), (3, "restore.before"))  # partitions, where the restore is killed
 
 
+@ONLY_THOROUGH
 @pytest.mark.timeout(600)
 def test_rescaling_by_savepoints_under_load_loses_and_repeats_nothing(crossing: CrashSite) -> None:
     site, origin = crossing, ""
