@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lockstep
 from integration_tests.keyed_bench import KeyedBench
 from integration_tests.sessions import THOROUGH
+from lockstep.cli.main import main
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateMigrationError
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.testing import failpoints
@@ -159,6 +161,57 @@ def test_retained_checkpoint_is_as_good_as_a_savepoint_and_repeated_rows_are_tol
     assert "twice" not in caplog.text
     assert bench.rows() == [("a", 3)]
     assert bench.state("totals", state="total") == [("a", 3)]
+
+
+class Alarm(lockstep.KeyedProcessFunction):
+    """Tells the watermark with every element, and an hour of event time after it that it is over."""
+
+    def process_element(self, row: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+        ctx.register_event_time_timer(int(row.at.timestamp() * 1000) + 3_600_000)
+        yield ctx.key, ctx.watermark
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
+        yield f"{ctx.key} is over", timestamp
+
+
+def test_watermark_and_timers_come_along(bench: Bench) -> None:
+    def alarms() -> DataFrame:
+        stream = bench.stream(watermark="1 minute")
+        return lockstep.key_by(stream, "account").process(Alarm(), uid="alarms", output=OUTPUT)
+
+    noon = 1_750_075_200_000
+    bench.add(("a", 1, "2025-06-16T12:00:00Z"))
+    bench.run(alarms())
+    path = bench.savepoint()
+    bench.move()
+    bench.add(("b", 1, "2025-06-16T14:00:00Z"))
+    bench.restore(path, alarms())
+    bench.add(("c", 1, "2025-06-16T14:00:01Z"))
+    bench.run(alarms())
+    assert bench.rows() == [
+        ("a", 0),
+        ("a is over", noon + 3_600_000),
+        ("b", noon - 60_000),  # the watermark that the query had when it was saved
+        ("c", noon + 2 * 3_600_000 - 60_000),
+    ]
+
+
+def test_directory_is_made_of_a_savepoint_without_the_code(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lockstep.cli.savepoint.spark_session", lambda *_: contextlib.nullcontext(bench.spark))
+    bench.add(("a", 1))
+    bench.run(bench.totals())
+    path = str(bench.root / "savepoint")
+    assert main(["savepoint", "create", bench.checkpoint, path]) == 0
+    bench.add(("a", 1))
+    bench.move()
+    assert main(["savepoint", "restore", path, bench.checkpoint, "--partitions", "5"]) == 0
+    assert "is ready" in capsys.readouterr().out
+    assert main(["savepoint", "restore", path, bench.checkpoint]) == 2
+    bench.run(bench.totals(), lockstep.CheckpointConfig(state_backend=lockstep.StateBackend.HDFS))
+    assert bench.rows() == [("a", 1), ("a", 2)]
+    assert len(list((Path(bench.checkpoint) / "state" / "0").glob("[0-9]*"))) == 5
 
 
 class Narrow(lockstep.KeyedProcessFunction):

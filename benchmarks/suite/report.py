@@ -138,10 +138,8 @@ def shown(figure: str, value: float) -> str:
 
 def markdown(result: Result) -> str:
     """The generated part of docs/benchmarks.md."""
-    parts = [
-        "| ratio | |\n|---|---|\n"
-        + "\n".join(f"| `{name}` | {ratio:.2f} |" for name, ratio in result["ratios"].items())
-    ]
+    found = [f"| `{name}` | {ratio:.2f} |" for name, ratio in result["ratios"].items()]
+    parts = ["\n".join(["| ratio | |", "|---|---|", *found])] if found else []
     for key, work in result["works"].items():
         headers, lines = _lines(work)
         rows = [headers, ["---"] * len(headers), *lines]

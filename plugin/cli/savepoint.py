@@ -14,6 +14,7 @@ from rich.table import Table
 
 from lockstep.cli.spark import spark_session
 from lockstep.cli.terminal import at_least, command, confirmed, console, plain
+from lockstep.config import StateBackend
 from lockstep.engine.local_storage import LocalStorage
 from lockstep.engine.storage import local_path
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
@@ -35,6 +36,7 @@ _EXAMPLES = """\
   lockstep savepoint create /checkpoints/orders /savepoints/orders-1
   lockstep savepoint create /checkpoints/orders /savepoints/orders-41 --epoch 41
   lockstep savepoint show /savepoints/orders-1
+  lockstep savepoint restore /savepoints/orders-1 /checkpoints/orders-2 --partitions 16
   lockstep savepoint list /savepoints
   lockstep savepoint dispose /savepoints/orders-1"""
 
@@ -55,6 +57,13 @@ def add_parser(commands: Commands) -> None:
     create.add_argument("--epoch", metavar="N", type=at_least(0), help="default: the last one that is committed")
     show = actions.add_parser("show", help="what is in it")
     show.add_argument("path", metavar="PATH")
+    restore = actions.add_parser("restore", help="make a checkpoint directory of it, on which the query then starts")
+    restore.add_argument("path", metavar="PATH")
+    restore.add_argument("directory", metavar="DIR", help="a new checkpointLocation")
+    restore.add_argument(
+        "--partitions", metavar="N", type=at_least(1), help="spark.sql.shuffle.partitions of the query"
+    )
+    restore.add_argument("--state-backend", choices=[one.value for one in StateBackend], help="default: hdfs")
     every = actions.add_parser("list", help="the savepoints in a directory")
     every.add_argument("path", metavar="DIR", help="a directory on this machine")
     dispose = actions.add_parser("dispose", help="remove it")
@@ -65,7 +74,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    actions = {"create": _create, "show": _show, "list": _list, "dispose": _dispose}
+    actions = {"create": _create, "show": _show, "restore": _restore, "list": _list, "dispose": _dispose}
     return actions[arguments.action](arguments, console())
 
 
@@ -75,6 +84,16 @@ def _create(arguments: argparse.Namespace, screen: Console) -> int:
     with spark_session("lockstep savepoint") as spark:
         made = create_savepoint(spark, arguments.directory, arguments.path, arguments.epoch)
     _print(screen, arguments.path, made, arguments.json)
+    return 0
+
+
+def _restore(arguments: argparse.Namespace, screen: Console) -> int:
+    from lockstep.savepoint.directory import restore_directory
+
+    backend = StateBackend(arguments.state_backend or StateBackend.HDFS.value)
+    with spark_session("lockstep savepoint") as spark:
+        restore_directory(spark, arguments.path, arguments.directory, partitions=arguments.partitions, backend=backend)
+    screen.print(f"{arguments.directory} is ready: start the query on it.", markup=False, soft_wrap=True)
     return 0
 
 

@@ -40,18 +40,24 @@ def settings_at_start(spark: SparkSession, backend: StateBackend | None, operato
     Spark refuses a second ``applyInPandasWithState`` in a query, by a check that can only be turned off whole. Two work:
     each keeps its own state, and a projection stands between them.
     """
-    settings = dict(_SETTINGS[backend]) if backend is not None else {}
+    wanted = dict(_SETTINGS[backend]) if backend is not None else {}
     if operators > 1:
-        settings[_CHECK] = "false"
-    with _starting:
-        before = {key: spark.conf.get(key, None) for key in settings}
-        try:
-            for key, value in settings.items():
-                spark.conf.set(key, value)
-            yield
-        finally:
-            for key, old in before.items():
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
+        wanted[_CHECK] = "false"
+    with _starting, settings(spark, wanted):
+        yield
+
+
+@contextlib.contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session for a while."""
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    try:
+        for key, value in wanted.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

@@ -103,7 +103,7 @@ def restore(query: NewQuery, request: RestoreRequest) -> bool:
     if read_lineage(query.storage) is not None:
         _log.info("%s has a checkpoint, which wins over restoreFrom", query.storage.describe())
         return False
-    _refuse_used(query.storage)
+    refuse_used(query.storage)
     origin = open_origin(query.spark, request.path)  # 1.
     install(query, origin, _check(query, origin.record, request), request)
     return True
@@ -150,7 +150,7 @@ def refuse_interrupted(storage: Storage, restoring: bool) -> None:
         )
 
 
-def _refuse_used(storage: Storage) -> None:
+def refuse_used(storage: Storage) -> None:
     """A restore that was interrupted may begin again; anything else in the directory is somebody's."""
     there = [name for name in storage.list("") if not name.startswith(".")]
     if there and not storage.exists(MARK):

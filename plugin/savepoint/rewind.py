@@ -20,11 +20,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lockstep.engine.state_backend import settings
 from lockstep.engine.storage import open_storage
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, LockstepError
 from lockstep.protocol.envelope import seal, unseal_fields
@@ -36,7 +36,7 @@ from lockstep.savepoint.create import Epoch, create_savepoint
 from lockstep.savepoint.delta_rewind import TablePlan, plan_table, take_back
 from lockstep.savepoint.origin import SavepointOrigin
 from lockstep.savepoint.restore import REWIND, REWIND_PLAN, NewQuery, RestoreRequest, install
-from lockstep.savepoint.source_positions import Carried, is_control, is_kafka
+from lockstep.savepoint.source_positions import is_control, is_kafka, unchanged
 from lockstep.savepoint.spark_directory import WORKSHOP
 from lockstep.sources.data_loss import losses
 
@@ -199,14 +199,9 @@ def _replace_directory(spark: SparkSession, storage: Storage, plan: RewindPlan, 
         if name not in ("rewind", "restoring", "tokens"):
             storage.delete(f"lockstep/{name}")
     new = replace(before, id=str(uuid.uuid4()), created_ms=time.time_ns() // 1_000_000)
-    positions = tuple(
-        None if is_control(description) else position
-        for description, position in zip(before.sources, origin.record.barrier.positions, strict=False)
-    )
-    logs = {i: i for i, text in enumerate(before.sources) if not (is_control(text) or is_kafka(text))}
-    with _settings(spark, conf):
+    with settings(spark, conf):
         query = NewQuery(spark, storage, plan.directory, new, (), None)
-        install(query, origin, Carried(positions, logs), RestoreRequest(savepoint))
+        install(query, origin, unchanged(origin.record), RestoreRequest(savepoint))
 
 
 def _lineage_before(storage: Storage, now: Lineage | None) -> Lineage:
@@ -230,21 +225,6 @@ def _settings_of(storage: Storage, plan: RewindPlan, before: Lineage) -> dict[st
         data = json.dumps(json.loads(entry[1]).get("conf", {}) if len(entry) > 1 else {}).encode()
         storage.write(kept, data)
     return {str(key): str(value) for key, value in json.loads(data).items()}
-
-
-@contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
 
 
 def _table_path(spark: SparkSession, newest: Epoch, uid: str, description: str) -> str:

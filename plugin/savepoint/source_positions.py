@@ -65,6 +65,16 @@ def carry_over(saved: Savepoint, sources: Sequence[StreamSource], allow_missing:
     return Carried(tuple(positions), logs, tuple(remarks))
 
 
+def unchanged(saved: Savepoint) -> Carried:
+    """Every source goes on as it was; control streams begin anew."""
+    positions = tuple(
+        None if is_control(text) else position
+        for text, position in zip(saved.sources, saved.barrier.positions, strict=False)
+    )
+    logs = {i: i for i, text in enumerate(saved.sources) if not (is_control(text) or is_kafka(text))}
+    return Carried(positions, logs)
+
+
 def _counterpart(saved: Savepoint, left: Mapping[int, str], source: StreamSource) -> int | None:
     if not isinstance(source, KafkaStream):
         return next((i for i, text in left.items() if text == source.description), None)
