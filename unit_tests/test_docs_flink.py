@@ -1,4 +1,4 @@
-"""Every test that ``docs/flink.md``, ``docs/mistakes.md`` and ``docs/snapshots.md`` name exists."""
+"""Every test that the docs name exists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "flink.md").read_text(encoding="utf-8")
 MISTAKES = (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8")
-SNAPSHOTS = (ROOT / "docs" / "snapshots.md").read_text(encoding="utf-8")
+OTHERS = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("snapshots.md", "savepoints.md")]
 NAME = re.compile(r"`((?:unit_tests|integration_tests|plugin/testing)/\w+\.py)::(\w+)`")
-NAMED = sorted(set(NAME.findall(TEXT + MISTAKES + SNAPSHOTS)))
+NAMED = sorted(set(NAME.findall("".join([TEXT, MISTAKES, *OTHERS]))))
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
