@@ -19,8 +19,9 @@ NAMES = sorted(shown())
 
 
 def test_committed_pictures_are_what_the_model_draws_now() -> None:
-    committed = {file.name: file.read_text(encoding="utf-8") for file in (DOCS / "pictures").iterdir()}
-    assert committed == pictures(), "run `make pictures`"
+    drawn = pictures()
+    committed = {name: (DOCS / "pictures" / name).read_text(encoding="utf-8") for name in drawn}
+    assert committed == drawn, "run `make pictures`"
 
 
 def test_docs_show_every_picture_with_a_text_for_those_who_do_not_see_it() -> None:
