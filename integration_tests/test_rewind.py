@@ -111,6 +111,38 @@ def _fail() -> None:
     raise RuntimeError("interrupted")
 
 
+def test_plan_that_is_not_the_one_under_way_or_is_out_of_date_is_refused(bench: Bench) -> None:
+    _add(bench, 3)
+    bench.run_with(Total())
+    to_zero, to_one = (plan_rewind(bench.spark, bench.checkpoint, epoch) for epoch in (0, 1))
+    failpoints.at("rewind.planned", _fail)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        rewind(bench.spark, to_zero)
+    failpoints.clear()
+    with pytest.raises(ConfigurationError, match="another rewind, to epoch 0, was interrupted"):
+        rewind(bench.spark, to_one)
+    with pytest.raises(CheckpointDirectoryError, match="a rewind was interrupted"):
+        plan_rewind(bench.spark, bench.checkpoint, 1)
+    with pytest.raises(CheckpointDirectoryError, match="a rewind was interrupted"):
+        lockstep.create_savepoint(bench.spark, bench.checkpoint, str(bench.root / "savepoint"))
+    rewind(bench.spark, to_zero)
+    with pytest.raises(ConfigurationError, match="have changed since the rewind was planned"):
+        rewind(bench.spark, to_one)
+    assert bench.rows() == _right(1)
+
+
+def test_table_that_is_not_there_or_is_another_is_refused(bench: Bench) -> None:
+    _add(bench, 2)
+    bench.run_with(Total())
+    table = Path(bench.table)
+    table.rename(bench.root / "moved")
+    with pytest.raises(ConfigurationError, match="there is no Delta table at"):
+        bench.back_to(0)
+    write_deltalake(str(table), DeltaTable(str(bench.root / "moved")).to_pyarrow_table())
+    with pytest.raises(ConfigurationError, match="it is another table"):
+        bench.back_to(0)
+
+
 def test_commits_of_others_are_undone_only_when_asked(bench: Bench) -> None:
     _add(bench, 2)
     bench.run_with(Total())

@@ -364,6 +364,21 @@ def test_savepoint_says_what_it_holds_and_is_made_while_the_query_runs(bench: Be
     assert last.epoch >= made.epoch
 
 
+def test_directory_that_is_deleted_on_cancellation_is_saved_before(bench: Bench) -> None:
+    config = lockstep.CheckpointConfig(on_cancellation=lockstep.RetentionPolicy.DELETE_ON_CANCELLATION)
+    bench.add(("a", 1))
+    query = bench.start(bench.totals(), config)
+    query.processAllAvailable()
+    with pytest.raises(ConfigurationError, match="lies in the checkpoint directory"):
+        query.savepoint(f"{bench.checkpoint}/savepoints/1")
+    query.stop_with_savepoint(str(bench.root / "saved"))
+    assert not (Path(bench.checkpoint) / "offsets").exists()
+    bench.add(("a", 1))
+    bench.move()
+    bench.restore(str(bench.root / "saved"), bench.totals())
+    assert bench.rows() == [("a", 1), ("a", 2)]
+
+
 def test_interrupted_savepoint_is_none(bench: Bench) -> None:
     bench.add(("a", 1))
     bench.run(bench.totals())

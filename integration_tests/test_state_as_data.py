@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,31 @@ def test_poisoned_key_is_mended_and_everything_else_stays(bench: Bench, tmp_path
     bench.restore(str(tmp_path / "mended"), bench.totals())
     assert bench.rows()[-2:] == [("poisoned", 1), ("poisoned", 666)]
     assert ("a", 2) in bench.rows()  # read on from where the savepoint was
+
+
+class Fading(lockstep.KeyedProcessFunction):
+    """State that lives for an hour, and a timer that is past."""
+
+    total = lockstep.ValueState("bigint", default=0, ttl=lockstep.Ttl(timedelta(hours=1)))
+
+    def process_element(self, row: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+        self.total.update(self.total.value() + row.total)
+        ctx.register_processing_time_timer(ctx.processing_time - 1)
+        yield ctx.key, self.total.value()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
+        yield f"{ctx.key} rang", self.total.value()
+
+
+def test_state_with_a_ttl_begins_its_life_now_and_timers_are_left_to_the_query(bench: Bench, tmp_path: Path) -> None:
+    table = bench.spark.createDataFrame([("a", 7)], "account string, total bigint")
+    writer = lockstep.SavepointWriter.new(bench.spark)
+    writer.with_operator("totals", table, key=["account"], function=Fading()).write(str(tmp_path / "made"))
+    bench.add(("b", 1))
+    stream = bench.stream().selectExpr("account", "amount as total")
+    query = lockstep.key_by(stream, "account").process(Fading(), uid="totals", output="account string, total bigint")
+    bench.restore(str(tmp_path / "made"), query)
+    assert bench.rows() == [("a rang", 7), ("b", 1), ("b rang", 1)]
 
 
 def test_state_is_replaced_or_removed_as_a_whole(bench: Bench, tmp_path: Path) -> None:

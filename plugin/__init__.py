@@ -14,7 +14,7 @@ from lockstep.protocol.checkpoint import CompletedCheckpoint
 from lockstep.protocol.coordinator import CheckpointListener
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.savepoint.create import create_savepoint
-from lockstep.savepoint.rewind import plan_rewind, rewind
+from lockstep.savepoint.rewind import plan_rewind, rewind, unfinished_rewind
 from lockstep.savepoint.state_writer import SavepointWriter
 from lockstep.state import (
     AggregateFunction,
@@ -73,4 +73,5 @@ __all__ = [
     "plan_rewind",
     "read_state",
     "rewind",
+    "unfinished_rewind",
 ]

@@ -263,7 +263,9 @@ class DeltaSink(TwoPhaseCommitSink):
         if self._checkpoints is not None:
             self._checkpoints.after_commit()
         return CommitOutcome(
-            CommitStatus.DONE, by_attempt=by_attempt, details={"version": version, "path": self._delta.path, **metrics}
+            CommitStatus.DONE,
+            by_attempt=by_attempt,
+            details={"version": version, "path": self._delta.location, **metrics},
         )
 
     def newest_epoch_of(self, lineage: str) -> int | None:

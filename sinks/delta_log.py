@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from lockstep.errors import ConfigurationError
 from lockstep.protocol.fields import Fields
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _ENTRIES_TO_READ = 100
 _HUGE = 32 * 1024 * 1024  # bytes of an entry: it would go through py4j as one text
+_BEYOND = 2**62  # any epoch
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 _TELL_OF_FAILED_CHECKPOINTS = "spark.databricks.delta.checkpoint.exceptionThrowing.enabled"
@@ -87,6 +89,11 @@ class DeltaTableLog:
         self._jvm: Any = spark._jvm
         self.path = path
         self.seen: _Seen | None = None
+
+    @property
+    def location(self) -> str:
+        """The table's place, with its file system."""
+        return str(self._log.dataPath().toString())
 
     @property
     def _delta(self) -> Any:
@@ -211,17 +218,31 @@ class DeltaTableLog:
         removed = self._jvm.java.util.ArrayList()
         for add in adds:
             removed.add(delta.actions.Action.fromJson(add).removeWithTimestamp(now, True))
-        operation = getattr(delta, "DeltaOperations$ManualUpdate$")
         with self._commit_message(user_metadata):
             transaction = self._log.startTransaction()
             transaction.filterFiles()
-            transaction.commit(self._jvm.PythonUtils.toSeq(removed), getattr(operation, "MODULE$"))
+            transaction.commit(self._jvm.PythonUtils.toSeq(removed), self._manual())
+
+    def seal(self, app_id: str, user_metadata: str) -> None:
+        """Set an application transaction beyond all epochs: who still commits by it is refused."""
+        delta = self._jvm.org.apache.spark.sql.delta
+        some = self._jvm.scala.Option.apply
+        actions = self._jvm.java.util.ArrayList()
+        actions.add(delta.actions.SetTransaction(app_id, _BEYOND, some(self._jvm.java.lang.System.currentTimeMillis())))
+        with self._commit_message(user_metadata):
+            self._log.startTransaction().commit(self._jvm.PythonUtils.toSeq(actions), self._manual())
+
+    def _manual(self) -> Any:
+        return getattr(getattr(self._delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
 
     def rewound(self, rewind_id: str, after: int) -> set[str]:
         """Which steps of a rewind are in the log, after a version."""
         found: set[str] = set()
         for version in range(after + 1, self.newest_version() + 1):
-            for action in self.actions(version) or []:
+            actions = self.actions(version)
+            if actions is None:
+                raise ConfigurationError(f"{self.path}: entry {version} of the table's log can't be read.")
+            for action in actions:
                 text = (action.get("commitInfo") or {}).get("userMetadata") or ""
                 if rewind_id in text:
                     found.add(json.loads(text)["lockstep"]["step"])

@@ -68,7 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
             screen.print("Nothing was changed.")
             return 0
         rewind(spark, plan, undo_others=arguments.undo_others, kafka_settings=settings)
-    screen.print(f"Done. Start the query on {plan.directory}: it goes on after epoch {plan.epoch}.", markup=False)
+    screen.print(
+        f"Done. Start the query on {plan.directory}: it goes on after epoch {plan.epoch}, which is its epoch 0 now.",
+        markup=False,
+        soft_wrap=True,
+    )
     return 0
 
 

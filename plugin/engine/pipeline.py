@@ -98,7 +98,8 @@ class Pipeline:
         refuse_interrupted(storage, restoring=restore_from is not None)
         if restore_from is not None:
             restore(
-                NewQuery(self._spark, storage, storage.describe(), now, sources, config.state_backend), restore_from
+                NewQuery(self._spark, storage, _with_scheme(storage.describe()), now, sources, config.state_backend),
+                restore_from,
             )
         _refuse_unready_sources(sources, log)
         returning = _sinks_of_earlier_starts(storage, log)
@@ -113,6 +114,11 @@ class Pipeline:
             raise
         self._warn_of_repeated_rows()
         self.token = FencingToken.take(storage, f"{socket.gethostname()}:{os.getpid()}")  # fences earlier drivers
+        refuse_interrupted(storage, restoring=False)  # again: who has begun a rewind before sees this token
+        if getattr(read_lineage(storage), "id", None) != self.lineage.id:
+            raise CheckpointDirectoryError(
+                f"{storage.describe()} was taken back to an earlier epoch while the query started. Start it again."
+            )
         remember(storage, self.lineage)
         self._restore_union_state(log)
         listeners = (*listeners, *claims(self._spark, self.lineage))
@@ -210,7 +216,7 @@ class Pipeline:
             )
 
     def create_savepoint(self, path: str) -> Savepoint:
-        return create_savepoint(self._spark, self.storage.describe(), path)
+        return create_savepoint(self._spark, _with_scheme(self.storage.describe()), path)
 
     def delete_directory(self) -> None:
         """DELETE_ON_CANCELLATION: the next start begins a new lineage."""
@@ -269,7 +275,7 @@ class Pipeline:
     def _warn_of_repeated_rows(self) -> None:
         """A query that was restored from an older savepoint writes again what its former life has written since."""
         restored = self.lineage.restored
-        if restored is None or self._log.planned() > 0:
+        if restored is None or restored.get("rewound") or self._log.planned() > 0:
             return
         for bound in self._sinks:
             newest = bound.sink.newest_epoch_of(restored["lineage"])

@@ -110,14 +110,8 @@ class CheckpointedQuery:
 
         Raises when that can't be done within a minute; the epochs then stay prepared and are committed at the next start.
         """
-        self._pipeline.refuse_own_threads("stop()")
-        self._pipeline.thread.stopping = True
-        self._query.stop()
-        self._finish()
-        if self._drain_failure is not None:
-            raise self._drain_failure
-        if self.exception() is None and self._pipeline.config.on_cancellation is RetentionPolicy.DELETE_ON_CANCELLATION:
-            self._pipeline.delete_directory()
+        self._stop()
+        self._delete_if_wanted()
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -170,10 +164,24 @@ class CheckpointedQuery:
 
     def stop_with_savepoint(self, path: str) -> Savepoint:
         """Stop, commit everything decided, and make a savepoint of it: nothing is left behind in this directory."""
-        self.stop()
-        return self._pipeline.create_savepoint(path)
+        self._stop()
+        saved = self._pipeline.create_savepoint(path)
+        self._delete_if_wanted()
+        return saved
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self._pipeline.refuse_own_threads("stop()")
+        self._pipeline.thread.stopping = True
+        self._query.stop()
+        self._finish()
+        if self._drain_failure is not None:
+            raise self._drain_failure
+
+    def _delete_if_wanted(self) -> None:
+        if self.exception() is None and self._pipeline.config.on_cancellation is RetentionPolicy.DELETE_ON_CANCELLATION:
+            self._pipeline.delete_directory()
 
     def _finish(self) -> None:
         with self._finishing:

@@ -80,8 +80,8 @@ class Barrier:
         if kind not in {known.value for known in CheckpointKind}:
             raise fields.wrong("kind", kind, "the kind of a checkpoint")
         for index, position in enumerate(fields.json_list("positions")):
-            if position is not None and not isinstance(position, str):
-                raise fields.wrong(f"positions[{index}]", position, "text or null")
+            if position is not None and (not isinstance(position, str) or _LINE_END.search(position)):
+                raise fields.wrong(f"positions[{index}]", position, "one line of text, or null")
         return cls(
             epoch=fields.count("epoch"),
             timestamp_ms=fields.integer("timestamp_ms"),

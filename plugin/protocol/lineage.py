@@ -75,13 +75,15 @@ def _restored(fields: Fields) -> dict[str, Any]:
     inner.name("lineage")
     inner.count("epoch")
     inner.flag("claim")
+    if "rewound" in inner:
+        inner.flag("rewound")
     return fields.json_object("restored")
 
 
 def check_operator(fields: Fields) -> None:
     """What is stored of an operator is compared, merged and shown, and must be what :func:`describe` made."""
-    for name in ("uid", "backend"):
-        fields.text(name)
+    fields.name("uid")  # becomes part of paths
+    fields.text("backend")
     for name in ("max_parallelism", "position"):
         fields.count(name)
     for name in ("timers", "ticks"):

@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from lockstep.engine.spark_log import SparkLog
-from lockstep.engine.storage import open_storage
+from lockstep.engine.storage import open_storage, qualified
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 from lockstep.operators.state_reader import find_groups
 from lockstep.protocol.checkpoint import CompletedCheckpoint
@@ -41,6 +41,19 @@ def create_savepoint(spark: SparkSession, directory: str, path: str, epoch: int 
 
     The savepoint appears all at once, when its last file is written. It does not depend on the checkpoint directory.
     """
+    storage = open_storage(spark, directory)
+    inside = qualified(spark, directory).rstrip("/") + "/"
+    if f"{qualified(spark, path)}/".startswith(inside):
+        raise ConfigurationError(f"{path} lies in the checkpoint directory. Give the savepoint a place of its own.")
+    if storage.exists("lockstep/rewind/plan"):
+        raise CheckpointDirectoryError(
+            f"{storage.describe()}: a rewind was interrupted. Finish it with 'lockstep rewind {storage.describe()}'."
+        )
+    return save_epoch(spark, directory, path, epoch)
+
+
+def save_epoch(spark: SparkSession, directory: str, path: str, epoch: int | None) -> Savepoint:
+    """The same without looking where."""
     storage, target = open_storage(spark, directory), open_storage(spark, path)
     refuse_used(target)
     source = Epoch.find(storage, epoch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import ConfigurationError
+from lockstep.protocol.lineage import Lineage
 from lockstep.sinks.delta import EPOCH_TAG
 from lockstep.sinks.delta_log import DeltaTableLog
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MAINTENANCE = ("OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "ZORDER")  # change no row
-_SHOWN = 5
+_SLACK_MS = 3_600_000  # clocks differ
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,21 @@ class TablePlan:
         return f"{self.path}: from version {self.newest} back to version {self.version}{later}"
 
 
-def plan_table(spark: SparkSession, uid: str, path: str, lineage: str, epoch: int) -> TablePlan:
-    """Find out, changing nothing, how to take the table back; an error says why that can't be."""
+def plan_table(spark: SparkSession, uid: str, path: str, lineage: Lineage, epoch: int, committed: bool) -> TablePlan:
+    """Find out, changing nothing, how to take the table back; an error says why that can't be.
+
+    ``committed``: the directory says that the query has committed to the table.
+    """
     table = DeltaTableLog(spark, path)
-    app_id = f"lockstep-{lineage}-{uid}"
+    if not table.exists():
+        raise ConfigurationError(
+            f"there is no Delta table at {path}, where sink {uid!r} wrote. If it was moved, move it back; if its path is "
+            "relative, run this where the query runs."
+        )
+    app_id = f"lockstep-{lineage.id}-{uid}"
     newest = table.newest_version()
     first_later: int | None = None
-    partial = False
+    partial = ours = False
     foreign: list[str] = []
     for version in range(newest, -1, -1):
         actions = table.actions(version)
@@ -62,13 +71,20 @@ def plan_table(spark: SparkSession, uid: str, path: str, lineage: str, epoch: in
             )
         epochs = _epochs(actions, app_id)
         if epochs is None:
+            if _time(actions) < lineage.created_ms - _SLACK_MS:
+                break  # the query was not there yet
             foreign += [_who(version, actions)] if _changes_rows(actions) else []
             continue
+        ours = True
         if max(epochs) <= epoch:
             break
         first_later, partial = version, min(epochs) <= epoch
         if partial:
             break
+    if committed and not ours:
+        raise ConfigurationError(
+            f"{path} knows nothing of sink {uid!r} of this query, though rows were committed: it is another table."
+        )
     if first_later is None:
         return TablePlan(uid, path, app_id, epoch, newest, None)
     target = first_later if partial else first_later - 1
@@ -84,25 +100,41 @@ def plan_table(spark: SparkSession, uid: str, path: str, lineage: str, epoch: in
 
 
 def take_back(spark: SparkSession, plan: TablePlan, rewind_id: str, undo_others: bool) -> None:
-    """Do it, unless it is done: the table's log tells."""
-    if plan.version is None:
-        return
+    """Do it, as far as it is not done: the table's log tells.
+
+    First the query's application transaction is set beyond all epochs: a driver that was paused in the middle of a commit,
+    and wakes later, is refused by Delta.
+    """
     table = DeltaTableLog(spark, plan.path)
     done = table.rewound(rewind_id, plan.newest)
-    if "restored" not in done:
+
+    def words(step: str) -> str:
+        return json.dumps({"lockstep": {"rewind": rewind_id, "step": step}})
+
+    if "sealed" not in done:
         if table.newest_version() > plan.newest and not undo_others:
             raise ConfigurationError(
                 f"{plan.path} was at version {plan.newest} when the rewind was planned, and somebody has committed since. "
-                "Stop all writers and say undo_others=True (--undo-others) if that may be undone."
+                "Stop all writers and plan again; or say undo_others=True (--undo-others) if that may be undone."
             )
-        table.restore(plan.version, json.dumps({"lockstep": {"rewind": rewind_id, "step": "restored"}}))
-    if plan.partial and "trimmed" not in done:
+        table.seal(plan.app_id, words("sealed"))
+    if plan.version is None:
+        return
+    restored = "restored" not in done
+    if restored:
+        table.restore(plan.version, words("restored"))
+    if plan.partial and (restored or "trimmed" not in done):
         later = [
             json.dumps({"add": add})
             for add in _adds(table.actions(plan.version) or [])
             if int(add["tags"][EPOCH_TAG]) > plan.epoch
         ]
-        table.remove(later, json.dumps({"lockstep": {"rewind": rewind_id, "step": "trimmed"}}))
+        table.remove(later, words("trimmed"))
+
+
+def is_begun(spark: SparkSession, plan: TablePlan, rewind_id: str) -> bool:
+    """Whether the table was changed on behalf of this rewind."""
+    return bool(DeltaTableLog(spark, plan.path).rewound(rewind_id, plan.newest))
 
 
 def _epochs(actions: list[dict[str, Any]], app_id: str) -> list[int] | None:
@@ -111,7 +143,22 @@ def _epochs(actions: list[dict[str, Any]], app_id: str) -> list[int] | None:
     if not transactions:
         return None
     tags = [(add.get("tags") or {}).get(EPOCH_TAG) for add in _adds(actions)]
-    return [int(tag) for tag in tags if tag is not None] or [int(transactions[-1]["version"])]
+    told_by_files = [int(tag) for tag in tags if tag is not None]
+    if tags and len(told_by_files) == len(tags):
+        return told_by_files
+    try:
+        told = json.loads(_info(actions).get("userMetadata") or "{}")
+        return [int(epoch) for epoch in told["lockstep"]["epochs"]]
+    except (ValueError, TypeError, KeyError):
+        return [int(transactions[-1]["version"])]
+
+
+def _info(actions: list[dict[str, Any]]) -> dict[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _time(actions: list[dict[str, Any]]) -> int:
+    return int(_info(actions).get("timestamp", 2**62))
 
 
 def _adds(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -119,16 +166,14 @@ def _adds(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _changes_rows(actions: list[dict[str, Any]]) -> bool:
-    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    if str(info.get("operation", "")).upper() in _MAINTENANCE:
+    if str(_info(actions).get("operation", "")).upper() in _MAINTENANCE:
         return False
     changed = [action.get("add") or action.get("remove") or {"dataChange": False} for action in actions]
     return any(one.get("dataChange", True) for one in changed) or any("metaData" in action for action in actions)
 
 
 def _who(version: int, actions: list[dict[str, Any]]) -> str:
-    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return f"version {version} ({info.get('operation', 'unknown')})"
+    return f"version {version} ({_info(actions).get('operation', 'unknown')})"
 
 
 def _refuse_missing_files(table: DeltaTableLog, plan: TablePlan) -> None:

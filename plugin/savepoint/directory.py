@@ -7,8 +7,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from lockstep.engine.state_backend import effective_backend, settings
-from lockstep.engine.storage import open_storage
-from lockstep.errors import CheckpointDirectoryError
+from lockstep.engine.storage import open_storage, qualified
+from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 from lockstep.protocol.lineage import Lineage, read_lineage
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.savepoint.origin import open_origin
@@ -41,6 +41,12 @@ def restore_directory(
     refuse_used(storage)
     origin = open_origin(spark, path)
     saved = origin.record
+    places = sorted(int(operator.description["position"]) for operator in saved.operators.values())
+    if not saved.sources or places != list(range(len(places))):
+        raise ConfigurationError(
+            f"{path} was made by SavepointWriter, and does not know its query's sources and operators as a whole. Start the "
+            "query with .option('restoreFrom', ...) instead."
+        )
     kept_by = effective_backend(spark, backend)
     lineage = Lineage(
         id=str(uuid.uuid4()),
@@ -50,6 +56,7 @@ def restore_directory(
         operators={uid: {**operator.description, "backend": kept_by} for uid, operator in saved.operators.items()},
     )
     with settings(spark, {} if partitions is None else {_PARTITIONS: str(partitions)}):
-        query = NewQuery(spark, storage, storage.describe(), lineage, (), backend)
-        install(query, origin, unchanged(saved), RestoreRequest(path))
+        query = NewQuery(spark, storage, qualified(spark, directory), lineage, (), backend)
+        if not install(query, origin, unchanged(saved), RestoreRequest(path)):
+            raise CheckpointDirectoryError(f"{storage.describe()} was taken by another query meanwhile.")
     return saved

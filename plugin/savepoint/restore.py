@@ -36,7 +36,7 @@ from lockstep.savepoint.disposal import dispose
 from lockstep.savepoint.groups import SCHEMA, require_contents, write_groups
 from lockstep.savepoint.origin import Origin, is_checkpoint, open_origin
 from lockstep.savepoint.source_positions import Carried, carry_over
-from lockstep.savepoint.spark_directory import WORKSHOP, Start, write_directory
+from lockstep.savepoint.spark_directory import WORKSHOP, NewDirectory, Start
 from lockstep.sources.plan import KafkaStream, StreamSource
 from lockstep.state.operator_spec import merged, refuse_incompatible
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 MARK = f"{WORKSHOP}/mark"
+SPARKS_OWN = ("offsets", "commits", "state", "sources", "metadata", ".metadata.crc")
+_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 REWIND = "lockstep/rewind"
 REWIND_PLAN = f"{REWIND}/plan"
 
@@ -65,6 +67,7 @@ class RestoreRequest:
     path: str
     claim: bool = False
     allow_missing: bool = False  # Flink's allowNonRestoredState
+    rewound: bool = False  # the tables were taken back too
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> RestoreRequest | None:
@@ -105,21 +108,26 @@ def restore(query: NewQuery, request: RestoreRequest) -> bool:
         return False
     refuse_used(query.storage)
     origin = open_origin(query.spark, request.path)  # 1.
-    install(query, origin, _check(query, origin.record, request), request)
-    return True
+    return install(query, origin, _check(query, origin.record, request), request)
 
 
-def install(query: NewQuery, origin: Origin, carried: Carried, request: RestoreRequest) -> None:
-    """Steps 2 to 7."""
+def install(query: NewQuery, origin: Origin, carried: Carried, request: RestoreRequest) -> bool:
+    """Steps 2 to 7. ``False`` when another driver has restored the directory meanwhile."""
+    refuse_unmovable(query)
     token = _begin(query.storage, request)  # 2.
-    groups = _copy_state(query, origin)  # 3.
+    if token is None:
+        return False
+    workshop = f"{WORKSHOP}/{token.value}"
+    groups = _copy_state(query, origin, workshop)  # 3.
+    token.check()
     _copy_logs(query.storage, origin, carried)
     reach("restore.copied")
-    token.check()
     barrier = _barrier(origin.record, carried)
     start = Start(carried.positions, barrier.timestamp_ms, barrier.watermark_ms)
     with settings_at_start(query.spark, query.backend, 1):  # 4.
-        write_directory(query.spark, query.storage, query.location, start, groups)
+        directory = NewDirectory(query.spark, query.storage, query.location, workshop, token.check)
+        directory.write(start, groups)
+    token.check()
     _store_checkpoint(query, origin.record, request, barrier)  # 5.
     reach("restore.before")
     token.check()
@@ -131,6 +139,15 @@ def install(query: NewQuery, origin: Origin, carried: Carried, request: RestoreR
     for remark in carried.remarks:
         _log.warning("restored from %s: %s", request.path, remark)
     _log.info("restored from %s: epoch %d of lineage %s", request.path, origin.record.epoch, origin.record.lineage)
+    return True
+
+
+def refuse_unmovable(query: NewQuery) -> None:
+    """What the new query's settings can't have."""
+    if query.lineage.operators and str(query.spark.conf.get(_STATE_FORMAT, "1")) == "2":
+        raise ConfigurationError(
+            f"{_STATE_FORMAT}=2: state that was written elsewhere can't be put into this format. Set it to 1."
+        )
 
 
 def refuse_interrupted(storage: Storage, restoring: bool) -> None:
@@ -178,18 +195,16 @@ def _check(query: NewQuery, saved: Savepoint, request: RestoreRequest) -> Carrie
     return carried
 
 
-def _begin(storage: Storage, request: RestoreRequest) -> FencingToken:
+def _begin(storage: Storage, request: RestoreRequest) -> FencingToken | None:
     """Of two drivers that restore into one directory, the later begins again, and the earlier is refused."""
     first = storage.create(MARK, json.dumps({"from": request.path}).encode())
     token = FencingToken.take(storage, f"restore {socket.gethostname()}:{os.getpid()}")
+    if read_lineage(storage) is not None:  # another driver was faster
+        storage.delete(MARK)
+        return None
     if not first:
         _log.warning("%s: an earlier restore was interrupted; it begins again", storage.describe())
-        for name in storage.list(""):
-            if name != "lockstep":
-                storage.delete(name)
-        for name in storage.list("lockstep"):
-            if name not in ("restoring", "rewind", "tokens"):
-                storage.delete(f"lockstep/{name}")
+        empty(storage)
         for name in storage.list(WORKSHOP):
             if name != "mark":
                 storage.delete(f"{WORKSHOP}/{name}")
@@ -197,11 +212,21 @@ def _begin(storage: Storage, request: RestoreRequest) -> FencingToken:
     return token
 
 
-def _copy_state(query: NewQuery, origin: Origin) -> dict[int, str]:
+def empty(storage: Storage) -> None:
+    """Remove what belongs to a query; tokens stay, and what is at work here."""
+    for name in storage.list(""):
+        if name in SPARKS_OWN:
+            storage.delete(name)
+    for name in storage.list("lockstep"):
+        if name not in ("restoring", "rewind", "tokens"):
+            storage.delete(f"lockstep/{name}")
+
+
+def _copy_state(query: NewQuery, origin: Origin, workshop: str) -> dict[int, str]:
     """The key groups of every operator of the query, by Spark's number; none for those that are new."""
     copies: dict[int, str] = {}
     for uid, description in query.lineage.operators.items():
-        place = f"{query.location.rstrip('/')}/{WORKSHOP}/groups-{uid}"
+        place = f"{query.location.rstrip('/')}/{workshop}/groups-{uid}"
         saved = origin.record.operators.get(uid)
         frame = query.spark.createDataFrame([], SCHEMA) if saved is None else origin.groups(uid)
         found = write_groups(frame, place)
@@ -228,7 +253,7 @@ def _barrier(saved: Savepoint, carried: Carried) -> Barrier:
 def _store_checkpoint(query: NewQuery, saved: Savepoint, request: RestoreRequest, barrier: Barrier) -> None:
     store = CompletedCheckpointStore(query.storage, retained=1)
     told: dict[str, Any] = {"savepoint": saved.id, "lineage": saved.lineage, "epoch": saved.epoch, "path": request.path}
-    store.add(
+    stored = store.add(
         CompletedCheckpoint(
             barrier=barrier,
             lineage=query.lineage.id,
@@ -239,6 +264,8 @@ def _store_checkpoint(query: NewQuery, saved: Savepoint, request: RestoreRequest
             reports={"restored": told},
         )
     )
+    if stored.lineage != query.lineage.id:
+        raise CheckpointDirectoryError(f"{query.storage.describe()} was taken by another query while it was restored.")
 
 
 def _lineage(new: Lineage, saved: Savepoint, request: RestoreRequest) -> Lineage:
@@ -246,7 +273,14 @@ def _lineage(new: Lineage, saved: Savepoint, request: RestoreRequest) -> Lineage
         uid: merged(saved.operators[uid].description, description) if uid in saved.operators else description
         for uid, description in new.operators.items()
     }
-    restored = {"savepoint": saved.id, "path": request.path, "epoch": saved.epoch, "lineage": saved.lineage}
+    restored: dict[str, Any] = {
+        "savepoint": saved.id,
+        "path": request.path,
+        "epoch": saved.epoch,
+        "lineage": saved.lineage,
+    }
+    if request.rewound:
+        restored["rewound"] = True
     return replace(new, operators=operators, restored={**restored, "claim": request.claim})
 
 

@@ -24,18 +24,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lockstep.engine.spark_log import SparkLog
 from lockstep.engine.state_backend import settings
-from lockstep.engine.storage import open_storage
+from lockstep.engine.storage import open_storage, qualified
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, LockstepError
 from lockstep.protocol.envelope import seal, unseal_fields
 from lockstep.protocol.failpoint import reach
 from lockstep.protocol.fencing import FencingToken
 from lockstep.protocol.lineage import Lineage, read_lineage
 from lockstep.protocol.storage import Storage
-from lockstep.savepoint.create import Epoch, create_savepoint
-from lockstep.savepoint.delta_rewind import TablePlan, plan_table, take_back
+from lockstep.savepoint.create import Epoch, save_epoch
+from lockstep.savepoint.delta_rewind import TablePlan, is_begun, plan_table, take_back
 from lockstep.savepoint.origin import SavepointOrigin
-from lockstep.savepoint.restore import REWIND, REWIND_PLAN, NewQuery, RestoreRequest, install
+from lockstep.savepoint.restore import REWIND, REWIND_PLAN, NewQuery, RestoreRequest, empty, install
 from lockstep.savepoint.source_positions import is_control, is_kafka, unchanged
 from lockstep.savepoint.spark_directory import WORKSHOP
 from lockstep.sources.data_loss import losses
@@ -49,6 +50,7 @@ _log = logging.getLogger(__name__)
 _KIND = "rewind"
 _SAVEPOINT = f"{REWIND}/savepoint"
 _DELTA = "Delta table "
+_LAST_WORDS = 6.0  # seconds in which a fenced driver finds out
 
 
 @dataclass(frozen=True)
@@ -117,32 +119,43 @@ def plan_rewind(
     ``kafka_settings`` are client settings (``security.protocol``, …) for brokers that ask for them.
     """
     storage = open_storage(spark, directory)
+    if unfinished_rewind(spark, directory) is not None:
+        raise CheckpointDirectoryError(
+            f"{storage.describe()}: a rewind was interrupted. Finish it first: lockstep.unfinished_rewind has its plan, "
+            f"and 'lockstep rewind {storage.describe()}' goes on with it."
+        )
     newest = Epoch.find(storage, None)
     found = Epoch.find(storage, epoch)
     if found.number == newest.number:
         raise ConfigurationError(f"{storage.describe()} is at epoch {epoch}: there is nothing to take back.")
     lineage = found.lineage
     _refuse_lost_records(spark, lineage, found.barrier, kafka_settings or {})
-    tables, beyond = [], []
-    for uid, description in lineage.sinks.items():
-        if description.startswith(_DELTA):
-            path = _table_path(spark, newest, uid, description)
-            tables.append(plan_table(spark, uid, path, lineage.id, epoch))
-        else:
-            beyond.append(
-                f"sink {uid!r} ({description}): rows of epochs {epoch + 1} to {newest.number} stay, and come again"
-            )
+    beyond = [
+        f"sink {uid!r} ({description}): rows of epochs {epoch + 1} to {newest.number} stay, and come again"
+        for uid, description in lineage.sinks.items()
+        if not description.startswith(_DELTA)
+    ]
     return RewindPlan(
         id=str(uuid.uuid4()),
-        directory=storage.describe(),
+        directory=qualified(spark, directory),
         lineage=lineage.id,
         epoch=epoch,
         newest=newest.number,
         positions=tuple(_words(lineage, found.barrier)),
         groups=_groups(lineage, found.barrier, kafka_settings or {}),
-        tables=tuple(tables),
+        tables=_plan_tables(spark, newest, epoch),
         beyond_reach=tuple(beyond),
     )
+
+
+def _plan_tables(spark: SparkSession, newest: Epoch, epoch: int) -> tuple[TablePlan, ...]:
+    plans = []
+    for uid, description in newest.lineage.sinks.items():
+        if description.startswith(_DELTA):
+            details = {} if newest.checkpoint is None else newest.checkpoint.commits.get(uid, {})
+            path = _table_path(spark, details, description)
+            plans.append(plan_table(spark, uid, path, newest.lineage, epoch, "version" in details))
+    return tuple(plans)
 
 
 def unfinished_rewind(spark: SparkSession, directory: str) -> RewindPlan | None:
@@ -166,22 +179,58 @@ def rewind(
             f"{'; '.join(plan.undone_for_others[:5])}. Say undo_others=True (--undo-others) if that is right."
         )
     storage = open_storage(spark, plan.directory)
-    FencingToken.take(storage, f"rewind {socket.gethostname()}:{os.getpid()}")  # 2.
+    stored = unfinished_rewind(spark, plan.directory)
+    if stored is not None and stored.id != plan.id:
+        raise ConfigurationError(
+            f"{storage.describe()}: another rewind, to epoch {stored.epoch}, was interrupted. Finish that one first."
+        )
+    token = FencingToken.take(storage, f"rewind {socket.gethostname()}:{os.getpid()}")  # 2.
     savepoint = f"{plan.directory}/{_SAVEPOINT}"
-    if unfinished_rewind(spark, plan.directory) is None:
+    if stored is None:
+        _refuse_changes(spark, storage, plan)
         storage.delete(REWIND)
-        create_savepoint(spark, plan.directory, savepoint, plan.epoch)  # 3.
+        save_epoch(spark, plan.directory, savepoint, plan.epoch)  # 3.
+        token.check()
         storage.write(REWIND_PLAN, plan.encode())
     reach("rewind.planned")
-    for table in plan.tables:  # 4.
-        take_back(spark, table, plan.id, undo_others)
-        reach("rewind.table.after")
+    _take_tables_back(spark, storage, token, plan, undo_others)  # 4.
+    token.check()
     _replace_directory(spark, storage, plan, savepoint)  # 5.
     reach("rewind.restored")
     _take_groups_back(spark, plan, kafka_settings or {})  # 6.
     storage.delete(REWIND_PLAN)  # 7.
     storage.delete(REWIND)
     _log.info("%s was taken back to epoch %d", plan.directory, plan.epoch)
+
+
+def _refuse_changes(spark: SparkSession, storage: Storage, plan: RewindPlan) -> None:
+    """Earlier drivers are fenced now: whatever they have done since the plan was made, they have done."""
+    log = SparkLog(storage)
+    if log.planned() > (before := log.decided()):
+        time.sleep(_LAST_WORDS)  # an epoch was under way: a driver that lives may still decide it
+        if log.decided() != before:
+            raise ConfigurationError(f"a query is running on {storage.describe()}. Stop it, and plan the rewind again.")
+    newest = Epoch.find(storage, None)
+    same = newest.lineage.id == plan.lineage and newest.number == plan.newest
+    if not same or _plan_tables(spark, newest, plan.epoch) != plan.tables:
+        raise ConfigurationError(
+            f"{storage.describe()} or its tables have changed since the rewind was planned. Stop the query, plan it again."
+        )
+
+
+def _take_tables_back(
+    spark: SparkSession, storage: Storage, token: FencingToken, plan: RewindPlan, undo_others: bool
+) -> None:
+    try:
+        for table in plan.tables:
+            token.check()
+            take_back(spark, table, plan.id, undo_others)
+            reach("rewind.table.after")
+    except LockstepError:
+        if not any(is_begun(spark, table, plan.id) for table in plan.tables):
+            storage.delete(REWIND_PLAN)  # nothing was changed: the query may start again
+            storage.delete(REWIND)
+        raise
 
 
 def _replace_directory(spark: SparkSession, storage: Storage, plan: RewindPlan, savepoint: str) -> None:
@@ -191,17 +240,16 @@ def _replace_directory(spark: SparkSession, storage: Storage, plan: RewindPlan, 
         storage.delete(WORKSHOP)
         return  # done before
     before = _lineage_before(storage, now)
-    conf = _settings_of(storage, plan, before)
-    for name in storage.list(""):
-        if name != "lockstep":
-            storage.delete(name)
-    for name in storage.list("lockstep"):
-        if name not in ("rewind", "restoring", "tokens"):
-            storage.delete(f"lockstep/{name}")
-    new = replace(before, id=str(uuid.uuid4()), created_ms=time.time_ns() // 1_000_000)
+    conf = _settings_of(storage, plan)
+    empty(storage)
+    new = replace(before, id=str(uuid.uuid4()), created_ms=time.time_ns() // 1_000_000, restored=None)
     with settings(spark, conf):
         query = NewQuery(spark, storage, plan.directory, new, (), None)
-        install(query, origin, unchanged(origin.record), RestoreRequest(savepoint))
+        install(query, origin, unchanged(origin.record), RestoreRequest(savepoint, rewound=True))
+    if SparkLog(storage).planned() != 0 or SparkLog(storage).decided() != 0:
+        raise CheckpointDirectoryError(
+            f"a query was running on {storage.describe()} while it was taken back. Stop it, and run the rewind again."
+        )
 
 
 def _lineage_before(storage: Storage, now: Lineage | None) -> Lineage:
@@ -216,7 +264,7 @@ def _lineage_before(storage: Storage, now: Lineage | None) -> Lineage:
     return now
 
 
-def _settings_of(storage: Storage, plan: RewindPlan, before: Lineage) -> dict[str, str]:
+def _settings_of(storage: Storage, plan: RewindPlan) -> dict[str, str]:
     """Under which settings the query keeps its state: partitions and provider are not this session's business."""
     kept = f"{REWIND}/settings"
     data = storage.read(kept)
@@ -227,8 +275,7 @@ def _settings_of(storage: Storage, plan: RewindPlan, before: Lineage) -> dict[st
     return {str(key): str(value) for key, value in json.loads(data).items()}
 
 
-def _table_path(spark: SparkSession, newest: Epoch, uid: str, description: str) -> str:
-    details = {} if newest.checkpoint is None else newest.checkpoint.commits.get(uid, {})
+def _table_path(spark: SparkSession, details: Mapping[str, Any], description: str) -> str:
     if "path" in details:
         return str(details["path"])
     named = description.removeprefix(_DELTA)
@@ -258,7 +305,8 @@ def _groups(lineage: Lineage, barrier: Barrier, settings: Mapping[str, str]) -> 
         servers = settings.get("bootstrap.servers") or _servers(lineage.sources[int(index)])
         told = found.setdefault(group, {"servers": servers, "offsets": {}})
         for partition, offset in offsets.items():
-            told["offsets"].setdefault(partition.topic, {})[str(partition.partition)] = offset
+            known = told["offsets"].setdefault(partition.topic, {})
+            known[str(partition.partition)] = min(offset, known.get(str(partition.partition), offset))
     return found
 
 
@@ -273,6 +321,8 @@ def _refuse_lost_records(spark: SparkSession, lineage: Lineage, barrier: Barrier
         if not is_kafka(description):
             continue
         needed = barrier.kafka_offsets(index)
+        if not needed:
+            continue
         with KafkaAdmin(spark, {"bootstrap.servers": _servers(description), **settings}) as admin:
             topics = {partition.topic for partition in needed} & set(admin.topics())
             there = set(admin.partitions(topics)) & needed.keys() if topics else set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,23 +36,60 @@ class Start:
     watermark_ms: int
 
 
-def write_directory(
-    spark: SparkSession, storage: Storage, location: str, start: Start, state: Mapping[int, str]
-) -> None:
-    """``state``: by Spark's number of each stateful operator, where its key groups lie (Parquet)."""
-    metadata: dict[str, Any] = {"conf": {}}
-    for number, groups in sorted(state.items()):
-        made = f"{location.rstrip('/')}/{WORKSHOP}/operator-{number}"
-        _run(spark, groups, made)
-        metadata = _metadata(storage, f"{WORKSHOP}/operator-{number}/offsets/0")
-        _take_state(spark, storage, location, number)
-        reach("restore.state.after")
-    metadata |= {"batchWatermarkMs": start.watermark_ms, "batchTimestampMs": start.timestamp_ms}
-    positions = [_NO_OFFSET if position is None else position for position in start.positions]
-    storage.write("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
-    storage.write("offsets/0", "\n".join([_VERSION, json.dumps(metadata), *positions]).encode())
-    reach("restore.offsets.after")
-    storage.write("commits/0", f"{_VERSION}\n{json.dumps({'nextBatchWatermarkMs': start.watermark_ms})}".encode())
+@dataclass(frozen=True)
+class NewDirectory:
+    """A directory in the making. ``check`` raises when another driver has taken over: looked at before every step."""
+
+    spark: SparkSession
+    storage: Storage
+    location: str
+    workshop: str
+    check: Callable[[], None]
+
+    def write(self, start: Start, state: Mapping[int, str]) -> None:
+        """``state``: by Spark's number of each stateful operator, where its key groups lie (Parquet)."""
+        metadata: dict[str, Any] = {"conf": {}}
+        for number, groups in sorted(state.items()):
+            made = f"{self.workshop}/operator-{number}"
+            _run(self.spark, groups, f"{self.location.rstrip('/')}/{made}")
+            metadata = self._metadata(f"{made}/offsets/0")
+            self.check()
+            self._take_state(f"{made}/state/0", number)
+            reach("restore.state.after")
+        metadata |= {"batchWatermarkMs": start.watermark_ms, "batchTimestampMs": start.timestamp_ms}
+        positions = [_NO_OFFSET if position is None else position for position in start.positions]
+        self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        self._write("offsets/0", "\n".join([_VERSION, json.dumps(metadata), *positions]))
+        reach("restore.offsets.after")
+        self._write("commits/0", f"{_VERSION}\n{json.dumps({'nextBatchWatermarkMs': start.watermark_ms})}")
+
+    def _write(self, path: str, text: str) -> None:
+        self.check()
+        self.storage.write(path, text.encode())
+
+    def _metadata(self, path: str) -> dict[str, Any]:
+        """Spark's settings for the query, among them the number of state partitions and the provider."""
+        data = self.storage.read(path)
+        if data is None:
+            raise CheckpointDirectoryError(f"{self.storage.describe()}/{path} is missing: the state was not restored.")
+        return dict(json.loads(data.decode().splitlines()[1]))
+
+    def _take_state(self, made: str, number: int) -> None:
+        """Move what the query has left into its place, under the operator's own number."""
+        if number:
+            name = f"{made}/_metadata/metadata"
+            version, _, text = (self.storage.read(name) or b"").decode().partition("\n")
+            described = json.loads(text)
+            described["operatorInfo"]["operatorId"] = number
+            self.storage.delete(f"{made}/_metadata/.metadata.crc")
+            self.storage.write(name, f"{version}\n{json.dumps(described)}".encode())
+        jvm: Any = self.spark._jvm
+        root = jvm.org.apache.hadoop.fs.Path(qualified(self.spark, self.location))
+        files = root.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+        target = jvm.org.apache.hadoop.fs.Path(root, f"state/{number}")
+        files.mkdirs(target.getParent())
+        if files.exists(target) or not files.rename(jvm.org.apache.hadoop.fs.Path(root, made), target):
+            raise CheckpointDirectoryError(f"{self.storage.describe()}/{made} could not be moved to state/{number}.")
 
 
 def _run(spark: SparkSession, groups: str, location: str) -> None:
@@ -79,30 +116,3 @@ def _run(spark: SparkSession, groups: str, location: str) -> None:
     query.awaitTermination()
     if [one["batchId"] for one in query.recentProgress if one["numInputRows"]] not in ([], [0]):
         raise CheckpointDirectoryError(f"{location}: the state was restored in more than one epoch.")
-
-
-def _metadata(storage: Storage, path: str) -> dict[str, Any]:
-    """Spark's settings for the query, among them the number of state partitions and the provider."""
-    data = storage.read(path)
-    if data is None:
-        raise CheckpointDirectoryError(f"{storage.describe()}/{path} is missing: the state was not restored.")
-    return dict(json.loads(data.decode().splitlines()[1]))
-
-
-def _take_state(spark: SparkSession, storage: Storage, location: str, number: int) -> None:
-    """Move what the query has left into its place, under the operator's own number."""
-    made = f"{WORKSHOP}/operator-{number}/state/0"
-    if number:
-        name = f"{made}/_metadata/metadata"
-        version, _, text = (storage.read(name) or b"").decode().partition("\n")
-        described = json.loads(text)
-        described["operatorInfo"]["operatorId"] = number
-        storage.delete(f"{made}/_metadata/.metadata.crc")
-        storage.write(name, f"{version}\n{json.dumps(described)}".encode())
-    jvm: Any = spark._jvm
-    root = jvm.org.apache.hadoop.fs.Path(qualified(spark, location))
-    files = root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    target = jvm.org.apache.hadoop.fs.Path(root, f"state/{number}")
-    files.mkdirs(target.getParent())
-    if not files.rename(jvm.org.apache.hadoop.fs.Path(root, made), target):
-        raise CheckpointDirectoryError(f"{storage.describe()}/{made} could not be moved to state/{number}.")

@@ -156,13 +156,16 @@ class SavepointWriter:
             if self._origin is None or stored is None:
                 raise ValueError(uid)
             return self._origin.groups(uid), stored
+        now = time.time_ns() // 1_000_000  # one for all groups: by it, state with a TTL grows old
+        watermark = 0 if self._origin is None else self._origin.record.watermark_ms
         described = describe(change.function, change.spec)
         facts = {"backend": "savepoint", "position": 0, "ticks": described["timers"]}
         facts |= {name: stored[name] for name in facts if stored is not None}
         if change.anew or stored is None or self._origin is None:
             groups = self._spark.createDataFrame([], SCHEMA)
-            return _applied(groups, change), {**described, **facts}
-        return _applied(self._origin.groups(uid), change), {**merged(stored, described), **facts}
+            return _applied(groups, change, now, watermark), {**described, **facts}
+        groups = self._origin.groups(uid)
+        return _applied(groups, change, now, watermark), {**merged(stored, described), **facts}
 
     def _record(self, operators: dict[str, SavedOperator]) -> Savepoint:
         now = time.time_ns() // 1_000_000
@@ -174,20 +177,20 @@ class SavepointWriter:
         return replace(self._origin.record, id=str(uuid.uuid4()), created_ms=now, operators=operators)
 
 
-def _applied(groups: DataFrame, change: _Change) -> DataFrame:
-    """The key groups after the function has seen the rows."""
+def _applied(groups: DataFrame, change: _Change, now: int, watermark: int) -> DataFrame:
+    """The key groups after the function has seen the rows. No timer fires: that is left to the query."""
     from pyspark.sql import functions as F
 
     spec = change.spec
     wire = InputWire(spec.input, "c")
     of_key = F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in spec.key.names]), F.lit(spec.max_parallelism))
     rows = change.rows.select(of_key.cast("int").alias("group"), *wire.expressions())
-    run = _runner(spec, change.function, wire)
+    run = _runner(spec, change.function, wire, now, watermark)
     return groups.groupBy("group").cogroup(rows.groupBy("group")).applyInPandas(run, SCHEMA)
 
 
 def _runner(
-    spec: OperatorSpec, function: KeyedProcessFunction, wire: InputWire
+    spec: OperatorSpec, function: KeyedProcessFunction, wire: InputWire, now: int, watermark: int
 ) -> Callable[[tuple[Any, ...], pd.DataFrame, pd.DataFrame], pd.DataFrame]:
     def run(group: tuple[Any, ...], stored: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
@@ -196,7 +199,14 @@ def _runner(
         runtime.open()
         blob = bytes(stored["state"].iloc[0]) if len(stored) else None
         elements = wire.rows(rows)
-        given = GroupInput(key_group=int(group[0]), epoch=0, processing_time=0, watermark=0, elements=elements)
+        given = GroupInput(
+            key_group=int(group[0]),
+            epoch=0,
+            processing_time=now,
+            watermark=watermark,
+            elements=elements,
+            fires_timers=False,
+        )
         result = runtime.run(blob, given) if elements else None
         runtime.close()
         left = blob if result is None or result.blob is None else result.blob

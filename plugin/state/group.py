@@ -62,6 +62,7 @@ class GroupInput:
     frame: Any = None
     broadcast: Sequence[Row] = ()
     union: Sequence[bytes] | None = None
+    fires_timers: bool = True  # not while state is made outside of a query
 
     @property
     def has_work(self) -> bool:
@@ -216,6 +217,8 @@ class GroupRun:
         self.output.flush()
 
     def _fire_due_timers(self) -> None:
+        if not self.given.fires_timers:
+            return
         self._hook = "on_timer"
         context, on_timer, rows = self.context, self.function.on_timer, self.output.rows
         event, processing = self.timers[TimeDomain.EVENT_TIME], self.timers[TimeDomain.PROCESSING_TIME]
