@@ -255,7 +255,7 @@ TABLE = TableState("id", "{}", ("day",), {"delta.columnMapping.mode": "name"}, "
 class Log:
     """A table's log that notes what is asked of it."""
 
-    path = "/lake/orders"
+    path = location = "/lake/orders"
 
     def __init__(self) -> None:
         self.touched: list[Any] = []
