@@ -32,6 +32,7 @@ def shared_session(warehouse: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # VACUUM lists with so many tasks
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")  # a rewind waits for it
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.jars.packages", postgresql_package())  # for JdbcSink; lockstep.configure adds its own
     )

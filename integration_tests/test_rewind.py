@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import lockstep
 from integration_tests.keyed_bench import KeyedBench
 from integration_tests.sessions import THOROUGH
 from integration_tests.test_savepoints import OUTPUT, Total
+from lockstep.engine import state_stores
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
 from lockstep.savepoint.rewind import plan_rewind, rewind, unfinished_rewind
 from lockstep.testing import failpoints
@@ -141,6 +143,36 @@ def test_table_that_is_not_there_or_is_another_is_refused(bench: Bench) -> None:
     write_deltalake(str(table), DeltaTable(str(bench.root / "moved")).to_pyarrow_table())
     with pytest.raises(ConfigurationError, match="it is another table"):
         bench.back_to(0)
+
+
+def test_rewind_waits_for_state_stores_that_outlive_their_query(bench: Bench) -> None:
+    _add(bench, 2)
+    bench.run_with(Total())
+    word = Path(bench.checkpoint) / state_stores.PATH
+    assert int(word.read_text()) > Path(bench.checkpoint, "commits/1").stat().st_mtime * 1000
+    until = 0.0
+    reached: dict[str, float] = {}
+
+    def look(point: str) -> None:
+        nonlocal until
+        reached[point] = time.time()
+        if point == "rewind.table.after":
+            until = time.time() + 12
+            word.write_text(str(int(until * 1000)))
+
+    failpoints.watch(look)
+    bench.back_to(0)
+    assert reached["restore.state.after"] > until > 0
+
+
+def test_new_lineage_takes_nothing_for_state_that_spark_wrote_late(bench: Bench) -> None:
+    stray = Path(bench.checkpoint) / "state/0/0/9.zip"
+    stray.parent.mkdir(parents=True)
+    stray.write_text("of another life")
+    _add(bench, 1)
+    bench.run_with(Total())
+    assert bench.rows() == _right(1)
+    assert not stray.exists()
 
 
 def test_commits_of_others_are_undone_only_when_asked(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from lockstep.config import CheckpointConfig
 from lockstep.engine.commit_thread import CommitThread
 from lockstep.engine.spark_log import SparkLog
 from lockstep.engine.state_backend import effective_backend
+from lockstep.engine.state_stores import note_end
 from lockstep.errors import (
     CheckpointDirectoryError,
     ConfigurationError,
@@ -119,6 +120,8 @@ class Pipeline:
             raise CheckpointDirectoryError(
                 f"{storage.describe()} was taken back to an earlier epoch while the query started. Start it again."
             )
+        if self.lineage.id == now.id and log.planned() < 0:
+            storage.delete("state")  # a new lineage: whatever Spark wrote here late is of another one
         remember(storage, self.lineage)
         self._restore_union_state(log)
         listeners = (*listeners, *claims(self._spark, self.lineage))
@@ -197,6 +200,9 @@ class Pipeline:
             if not self.offsets.flush(_FLUSH_SECONDS):
                 _log.warning("the last group offsets are not committed; they will be after the next start")
         finally:
+            if self.operators:
+                with contextlib.suppress(Exception):  # a full disk must not hide why the query ended
+                    note_end(self._spark, self.storage)
             self.coordinator.shutdown()
             self.close()
 

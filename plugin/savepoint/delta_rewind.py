@@ -52,13 +52,13 @@ def plan_table(spark: SparkSession, uid: str, path: str, lineage: Lineage, epoch
     ``committed``: the directory says that the query has committed to the table.
     """
     table = DeltaTableLog(spark, path)
-    if not table.exists():
+    newest = table.newest_version()
+    if newest < 0:
         raise ConfigurationError(
             f"there is no Delta table at {path}, where sink {uid!r} wrote. If it was moved, move it back; if its path is "
             "relative, run this where the query runs."
         )
     app_id = f"lockstep-{lineage.id}-{uid}"
-    newest = table.newest_version()
     first_later: int | None = None
     partial = ours = False
     foreign: list[str] = []

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.engine.spark_log import SparkLog
 from lockstep.engine.state_backend import settings
+from lockstep.engine.state_stores import wait_for_end
 from lockstep.engine.storage import open_storage, qualified
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, LockstepError
 from lockstep.protocol.envelope import seal, unseal_fields
@@ -241,6 +242,7 @@ def _replace_directory(spark: SparkSession, storage: Storage, plan: RewindPlan, 
         return  # done before
     before = _lineage_before(storage, now)
     conf = _settings_of(storage, plan)
+    wait_for_end(storage)
     empty(storage)
     new = replace(before, id=str(uuid.uuid4()), created_ms=time.time_ns() // 1_000_000, restored=None)
     with settings(spark, conf):

@@ -205,7 +205,7 @@ def _runner(
             processing_time=now,
             watermark=watermark,
             elements=elements,
-            fires_timers=False,
+            in_query=False,
         )
         result = runtime.run(blob, given) if elements else None
         runtime.close()

@@ -28,7 +28,7 @@ from lockstep.state.function import (
 from lockstep.state.keyed_state import KeyedState
 from lockstep.state.operator_spec import OperatorSpec
 from lockstep.state.operator_state import OperatorListState, UnionListState
-from lockstep.state.output import Output, OutputMismatchError
+from lockstep.state.output import DroppedOutput, Output, OutputMismatchError
 from lockstep.state.row import Row, row_type
 from lockstep.state.snapshot import GROUPS, KEY_NAMES, UID, StoredGroup, encode_group, glance, peek, union_part
 from lockstep.state.timers import TimeDomain
@@ -62,7 +62,7 @@ class GroupInput:
     frame: Any = None
     broadcast: Sequence[Row] = ()
     union: Sequence[bytes] | None = None
-    fires_timers: bool = True  # not while state is made outside of a query
+    in_query: bool = True  # else state is made outside of one: no timer fires, and what is emitted is dropped
 
     @property
     def has_work(self) -> bool:
@@ -145,7 +145,7 @@ class GroupRun:
         self._hook = "initialize_state"
         self._fired = 0
         self._epoch_keys: set[Any] | None = None
-        self.output = Output(runtime.spec.output)
+        self.output = Output(runtime.spec.output) if given.in_query else DroppedOutput(runtime.spec.output)
         where = f"operator {runtime.spec.uid!r}, key group {given.key_group}"
         stored = StoredGroup() if blob is None else StoredGroup.decode(blob, where)
         if stored.groups not in (None, str(runtime.spec.max_parallelism)):
@@ -217,7 +217,7 @@ class GroupRun:
         self.output.flush()
 
     def _fire_due_timers(self) -> None:
-        if not self.given.fires_timers:
+        if not self.given.in_query:
             return
         self._hook = "on_timer"
         context, on_timer, rows = self.context, self.function.on_timer, self.output.rows

@@ -156,6 +156,17 @@ class Output:
         return OutputMismatchError(f"the column {field.name} can't become {to_ddl(field.type)}.", None)
 
 
+class DroppedOutput(Output):
+    """Takes whatever a function emits, and keeps nothing."""
+
+    def flush(self) -> None:
+        self.rows.clear()
+
+    def add(self, emitted: Any) -> None:
+        for _ in emitted:
+            pass  # a generator does its work only while somebody asks
+
+
 def _is_frame(emitted: Any) -> bool:
     return isinstance(emitted, (pa.Table, pa.RecordBatch)) or hasattr(emitted, "itertuples")  # the latter is pandas'
 
