@@ -15,7 +15,7 @@ def test_nothing_is_lost_repeated_or_torn_whatever_strikes(seed: int, master: st
     tally = Chaos(
         seed=seed,
         rounds=100,
-        minutes=1.5,
+        minutes=1.0,
         nemeses=(),
         brokers=brokers,
         segment=100,

@@ -91,7 +91,7 @@ def test_epochs_that_share_a_table_version_are_told_apart(bench: Bench) -> None:
     assert len(bench.rows()) == 10
 
 
-@pytest.mark.parametrize("point", POINTS if THOROUGH else ("rewind.table.after", "restore.offsets.after"))
+@pytest.mark.parametrize("point", POINTS if THOROUGH else ("restore.offsets.after",))
 def test_interrupted_rewind_is_finished_by_the_next_and_no_query_starts_meanwhile(bench: Bench, point: str) -> None:
     _add(bench, 3)
     bench.run_with(Total())
