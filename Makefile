@@ -48,7 +48,7 @@ integration: $(JARS) ## real Spark, real Delta, real PostgreSQL, real Kafka (Doc
 thorough: $(JARS) ## the driver killed at every step there is, and every sink's contract in all variants (half an hour)
 	docker/postgres.sh
 	LOCKSTEP_THOROUGH=1 $(BIN)/python -m pytest integration_tests/test_crash_*.py integration_tests/test_contract_*.py \
-		integration_tests/test_savepoint*.py integration_tests/test_rewind.py $(ARGS)
+		integration_tests/test_savepoint*.py integration_tests/test_rewind.py integration_tests/test_chaos.py $(ARGS)
 
 chaos: $(JARS) ## faults against a real pipeline, by a seed: ARGS="--rounds 20 --seed 7"; --help tells more
 	$(BIN)/python -m integration_tests.chaos $(ARGS)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import lockstep
 from integration_tests.keyed_bench import KeyedBench
-from integration_tests.sessions import THOROUGH
+from integration_tests.sessions import ONLY_THOROUGH, THOROUGH
 from integration_tests.test_savepoints import OUTPUT, Total
 from lockstep.engine import state_stores
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
@@ -80,6 +80,7 @@ def test_replay_with_mended_code_gives_what_a_run_without_the_bug_gives(
     assert bench.rows() == _right(14)
 
 
+@ONLY_THOROUGH
 def test_epochs_that_share_a_table_version_are_told_apart(bench: Bench) -> None:
     config = lockstep.CheckpointConfig.from_settings({"spark.lockstep.interval": "1 h"})  # all in one commit
     _add(bench, 5)
@@ -113,6 +114,7 @@ def _fail() -> None:
     raise RuntimeError("interrupted")
 
 
+@ONLY_THOROUGH
 def test_plan_that_is_not_the_one_under_way_or_is_out_of_date_is_refused(bench: Bench) -> None:
     _add(bench, 3)
     bench.run_with(Total())
@@ -188,6 +190,7 @@ def test_commits_of_others_are_undone_only_when_asked(bench: Bench) -> None:
     assert bench.rows() == _right(1)
 
 
+@ONLY_THOROUGH
 def test_compaction_of_the_table_is_no_obstacle(bench: Bench) -> None:
     _add(bench, 4)
     bench.run_with(Total())

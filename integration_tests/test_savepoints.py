@@ -95,7 +95,7 @@ def test_state_and_positions_move_to_any_number_of_partitions_and_any_state_stor
     assert ("account-0", 7) in bench.rows()  # a restart without restoreFrom goes on as ever
 
 
-@pytest.mark.parametrize("point", POINTS if THOROUGH else ("restore.state.after", "restore.after"))
+@pytest.mark.parametrize("point", POINTS if THOROUGH else ("restore.after",))
 def test_restore_that_is_interrupted_begins_again_or_continues_and_repeats_nothing(bench: Bench, point: str) -> None:
     bench.add(("a", 1), ("b", 2))
     bench.run(bench.totals())
