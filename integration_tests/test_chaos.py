@@ -1,4 +1,4 @@
-"""A slice of chaos by a fixed seed, five minutes with the starts; two seeds in ``make thorough``. ``make chaos`` runs as much of it as you like."""
+"""A slice of chaos by a fixed seed, five minutes with the starts. ``make thorough`` takes two, ``make chaos`` any number."""
 
 from __future__ import annotations
 
