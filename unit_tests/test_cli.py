@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -302,21 +303,24 @@ def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
 PLAN = DemoPlan(rows=600, kills=2, partitions=3, rate=100, seed=7)
 
 
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)  # two calls may fall into different seconds
+
+
 def report_on(rows: list[Order], *, offsets: bool = True) -> DemoReport:
-    orders = make_orders(PLAN)
+    orders = make_orders(PLAN, NOON)
     found = compare(orders, rows)
     return DemoReport(len(orders), found, offsets, kills=2, restarts=2, epochs=9, seconds=1.0, seed=7)
 
 
 def test_the_demo_is_content_only_with_every_order_exactly_once() -> None:
-    rows = make_orders(PLAN)
+    rows = make_orders(PLAN, NOON)
     report = report_on(list(reversed(rows)))
     assert report.exactly_once
     assert report.to_json()["missing"] == report.to_json()["duplicated"] == 0
 
 
 def test_the_demo_sees_missing_and_duplicated_rows_that_cancel_out() -> None:
-    rows = make_orders(PLAN)
+    rows = make_orders(PLAN, NOON)
     report = report_on([*rows[:-2], rows[5], rows[5]])
     assert report.comparison.rows_out == len(rows)
     assert (report.comparison.missing, report.comparison.duplicated) == (2, 2)
@@ -325,7 +329,7 @@ def test_the_demo_sees_missing_and_duplicated_rows_that_cancel_out() -> None:
 
 
 def test_the_demo_sees_rows_that_were_never_sent_or_were_altered() -> None:
-    rows = make_orders(PLAN)
+    rows = make_orders(PLAN, NOON)
     found = report_on([*rows[1:], rows[0]._replace(amount=0.0), rows[0]._replace(order_id=-1)])
     assert (found.comparison.unexpected, found.comparison.altered) == (1, 1)
     assert not found.exactly_once
@@ -335,7 +339,7 @@ def test_the_demo_sees_a_consumer_group_that_is_not_at_the_end() -> None:
     assert offsets_match({0: 10, 1: 5}, {0: 10, 1: 5, 2: 0})
     assert not offsets_match({0: 10, 1: 4}, {0: 10, 1: 5})
     assert not offsets_match({}, {0: 1})
-    assert not report_on(make_orders(PLAN), offsets=False).exactly_once
+    assert not report_on(make_orders(PLAN, NOON), offsets=False).exactly_once
 
 
 def test_a_seed_gives_the_same_orders_and_kills_again() -> None:
