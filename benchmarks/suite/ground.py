@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 import lockstep
 from lockstep.broker import EmbeddedBroker
+from lockstep.engine.state_backend import settings
 
 PARTITIONS = 4
 ACCOUNTS = 10_000
@@ -101,19 +102,3 @@ def place() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session for the length of one run."""
-    before = {name: spark.conf.get(name, None) for name in wanted}
-    for name, setting in wanted.items():
-        spark.conf.set(name, setting)
-    try:
-        yield
-    finally:
-        for name, setting in before.items():
-            if setting is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, setting)

@@ -20,6 +20,7 @@ from lockstep.protocol.savepoint import METADATA, SOURCES, STATE, Contents, Save
 from lockstep.protocol.storage import Storage
 from lockstep.savepoint.groups import write_groups
 from lockstep.savepoint.source_positions import is_control, is_kafka
+from lockstep.savepoint.unfinished import refuse_unfinished_rewind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,10 +46,7 @@ def create_savepoint(spark: SparkSession, directory: str, path: str, epoch: int 
     inside = qualified(spark, directory).rstrip("/") + "/"
     if f"{qualified(spark, path)}/".startswith(inside):
         raise ConfigurationError(f"{path} lies in the checkpoint directory. Give the savepoint a place of its own.")
-    if storage.exists("lockstep/rewind/plan"):
-        raise CheckpointDirectoryError(
-            f"{storage.describe()}: a rewind was interrupted. Finish it with 'lockstep rewind {storage.describe()}'."
-        )
+    refuse_unfinished_rewind(storage)
     return save_epoch(spark, directory, path, epoch)
 
 

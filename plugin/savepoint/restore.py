@@ -37,6 +37,7 @@ from lockstep.savepoint.groups import SCHEMA, require_contents, write_groups
 from lockstep.savepoint.origin import Origin, is_checkpoint, open_origin
 from lockstep.savepoint.source_positions import Carried, carry_over
 from lockstep.savepoint.spark_directory import WORKSHOP, NewDirectory, Start
+from lockstep.savepoint.unfinished import refuse_unfinished_rewind
 from lockstep.sources.plan import KafkaStream, StreamSource
 from lockstep.state.operator_spec import merged, refuse_incompatible
 
@@ -49,8 +50,6 @@ _log = logging.getLogger(__name__)
 MARK = f"{WORKSHOP}/mark"
 SPARKS_OWN = ("offsets", "commits", "state", "sources", "metadata", ".metadata.crc")
 _STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-REWIND = "lockstep/rewind"
-REWIND_PLAN = f"{REWIND}/plan"
 
 
 class RestoreMode:
@@ -152,10 +151,7 @@ def refuse_unmovable(query: NewQuery) -> None:
 
 def refuse_interrupted(storage: Storage, restoring: bool) -> None:
     """A directory that is half of something is not a query's; what only has to be tidied up is."""
-    if storage.exists(REWIND_PLAN):
-        raise CheckpointDirectoryError(
-            f"{storage.describe()}: a rewind was interrupted. Finish it with 'lockstep rewind {storage.describe()}'."
-        )
+    refuse_unfinished_rewind(storage)
     if not storage.exists(MARK):
         return
     if read_lineage(storage) is not None:  # interrupted between steps 6 and 7

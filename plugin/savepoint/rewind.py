@@ -37,9 +37,10 @@ from lockstep.protocol.storage import Storage
 from lockstep.savepoint.create import Epoch, save_epoch
 from lockstep.savepoint.delta_rewind import TablePlan, is_begun, plan_table, take_back
 from lockstep.savepoint.origin import SavepointOrigin
-from lockstep.savepoint.restore import REWIND, REWIND_PLAN, NewQuery, RestoreRequest, empty, install
+from lockstep.savepoint.restore import NewQuery, RestoreRequest, empty, install
 from lockstep.savepoint.source_positions import is_control, is_kafka, unchanged
 from lockstep.savepoint.spark_directory import WORKSHOP
+from lockstep.savepoint.unfinished import REWIND, REWIND_PLAN
 from lockstep.sources.data_loss import losses
 
 if TYPE_CHECKING:
