@@ -77,6 +77,14 @@ def test_checkpoint_names_the_state_of_every_operator_and_its_figures(bench: Key
     assert all(report["state_bytes"] > 0 for report in reports)
 
 
+def test_key_groups_are_spread_evenly_over_the_tasks(bench: KeyedBench) -> None:
+    tasks = int(bench.spark.conf.get("spark.sql.shuffle.partitions") or "")
+    bench.add(*[(f"account-{number}", 1) for number in range(1_000)])
+    bench.run(totals(bench, max_parallelism=8 * tasks))
+    stored = bench.spark.read.format("statestore").load(bench.checkpoint).groupBy("partition_id").count().collect()
+    assert {(row["partition_id"], row["count"]) for row in stored} == {(task, 8) for task in range(tasks)}
+
+
 def test_operator_works_with_sparks_own_sinks(bench: KeyedBench) -> None:
     bench.add(("a", 1), ("a", 2))
     seen: list[tuple[Any, ...]] = []
@@ -375,7 +383,7 @@ def test_broadcast_rows_reach_every_key_group_before_the_elements_of_their_epoch
     bench.run(frame)
     assert ("account-1", 99) not in bench.rows()
     assert ("new", 101) in bench.rows()
-    assert len(bench.state("limits", state="limits")) == 128
+    assert len(bench.state("limits", state="limits")) == 32
 
 
 def _made(path: Path) -> Path:

@@ -107,6 +107,7 @@ def described(uid: str = "totals", type_: str = "bigint", **changes: Any) -> Lin
         "ticks": True,
         "position": 0,
         "backend": "hdfs",
+        "placed": True,
         **changes,
     }
     return Lineage("life-1", 17, {"lake": "Delta"}, ("Kafka",), operators={uid: description})
@@ -144,3 +145,10 @@ def test_what_stored_state_depends_on_is_refused_to_change(change: dict[str, Any
         continue_or_begin(storage, described(**change))
     for name in ["totals", *names]:
         assert name in str(refused.value)
+
+
+def test_key_groups_placed_by_an_earlier_version_are_refused_and_not_forgotten() -> None:
+    storage = MemoryStorage()
+    continue_or_begin(storage, described(placed=False))
+    with pytest.raises(StateMigrationError, match=r"'totals': its key groups in .* earlier Lockstep.*savepoint"):
+        continue_or_begin(storage, described())

@@ -39,6 +39,7 @@ OPERATOR = {
     "ticks": True,
     "position": 0,
     "backend": "hdfs",
+    "placed": True,
 }
 
 

@@ -103,7 +103,7 @@ def test_hooks_run_in_the_promised_order() -> None:
     second = runtime.run(first.blob, given(("a", 4), now=5, broadcast=[rule]))
     runtime.close()
     assert calls == [
-        "open totals 128",
+        "open totals 32",
         *["initialize False", "element a", "prepare", "snapshot"],
         *["initialize True", "broadcast", "timer 1", "timer 2", "element a", "timer 4", "prepare", "snapshot"],
         "close",
@@ -114,7 +114,7 @@ def test_hooks_run_in_the_promised_order() -> None:
 def test_context_tells_where_the_function_is() -> None:
     class Telling(KeyedProcessFunction):
         def process_element(self, row: Any, ctx: Any) -> None:
-            assert (ctx.uid, ctx.key_group, ctx.max_parallelism) == ("totals", 5, 128)
+            assert (ctx.uid, ctx.key_group, ctx.max_parallelism) == ("totals", 5, 32)
             assert (ctx.epoch, ctx.processing_time, ctx.watermark) == (9, 77, 66)
             assert (ctx.is_restored, ctx.key) == (False, "a")
             ctx.register_processing_time_timer(100)

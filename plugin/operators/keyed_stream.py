@@ -11,6 +11,7 @@ from lockstep.errors import ConfigurationError
 from lockstep.operators.column_types import arrow_schema
 from lockstep.operators.control_stream import silent_stream, ticking_stream
 from lockstep.operators.operator import KeyedOperator
+from lockstep.operators.placement import places
 from lockstep.operators.task import BROADCAST, ELEMENT, HEAD, KINDS, PAYLOAD, TICK, KeyGroupTask
 from lockstep.operators.wire import InputWire, OutputWire
 from lockstep.protocol.failpoint import hook_of_workers
@@ -24,7 +25,7 @@ from lockstep.uid import check_uid
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-DEFAULT_MAX_PARALLELISM = 128
+DEFAULT_MAX_PARALLELISM = 32
 _DELAY = "spark.watermarkDelayMs"
 _KAFKA_ORDER = ("topic", "partition", "offset")
 
@@ -79,8 +80,10 @@ class KeyedStream:
         broadcast
             A second stream, whose rows reach every key group (``process_broadcast_element``) before the epoch's elements.
         max_parallelism
-            The number of key groups, as in Flink: the unit in which state is stored and moved. It can't be changed later.
-            More groups make each smaller and cheaper to rewrite; each costs about a millisecond per epoch.
+            The number of key groups, as in Flink: the unit in which state is stored and moved, and the most tasks that can
+            share the work. It can't be changed later. Each group that an epoch touches costs some milliseconds, and is
+            rewritten as a whole: take as many as the cluster will ever have cores for this operator, and more than that
+            only for much state of which an epoch touches little.
         order_by
             Columns by which the elements of an epoch are ordered. By default ``topic, partition, offset`` when the stream
             has them all; otherwise rows keep the order of the partition that they were read from.
@@ -167,7 +170,8 @@ class KeyedStream:
         spark = self._df.sparkSession
         groups = operator.spec.max_parallelism
         of_key = F.pmod(F.xxhash64(*[_column(name) for name in self._key.names]), F.lit(groups)).cast("int")
-        every = F.explode(F.sequence(F.lit(0), F.lit(groups - 1)))
+        of_key = places(of_key, groups)
+        every = F.explode(F.transform(F.sequence(F.lit(0), F.lit(groups - 1)), lambda group: places(group, groups)))
         control = (ticking_stream if operator.needs_ticks else silent_stream)(spark, operator.mailbox)
         own, others = task.elements, [] if task.broadcast is None else task.broadcast.blanks()
         tail = [_event_time(self._df)] if _event_time_delay(self._df) is not None else []
@@ -195,7 +199,7 @@ def _apply(rows: DataFrame, operator: KeyedOperator, task: KeyGroupTask) -> Data
 
 
 def _head(group: Column, kind: int) -> list[Column]:
-    """The key group, and in one number what a row is and in which partition it arrived: few columns travel faster."""
+    """The key group's place, and in one number a row's kind and the partition it arrived in: few columns travel faster."""
     from pyspark.sql import functions as F
 
     return [group.alias("group"), (F.spark_partition_id() * F.lit(KINDS) + F.lit(kind)).alias(HEAD)]

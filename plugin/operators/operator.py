@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.operators.control_stream import Mailbox
 from lockstep.operators.plan import class_name, nodes_of
 from lockstep.operators.reports import EpochReport, GroupTimers, Reports, accumulator
+from lockstep.protocol.lineage import PLACED
 from lockstep.state.operator_spec import OperatorSpec
 from lockstep.state.operator_state import UnionListState
 
@@ -30,7 +31,7 @@ class KeyedOperator:
     def __init__(self, spark: SparkSession, spec: OperatorSpec, description: Mapping[str, Any]) -> None:
         self.spec = spec
         self.uid = spec.uid
-        self.description = {**description, "ticks": _needs_ticks(description)}
+        self.description = {**description, "ticks": _needs_ticks(description), PLACED: True}
         self.name = f"lockstep_{uuid.uuid4().hex[:12]}"
         self.mailbox = Mailbox()
         self.reports = accumulator(spark.sparkContext, self._reported)

@@ -14,7 +14,8 @@ from lockstep.engine.spark_log import SparkLog
 from lockstep.engine.storage import open_storage
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError, StateMigrationError
 from lockstep.operators.column_types import spark_type
-from lockstep.protocol.lineage import read_lineage
+from lockstep.operators.placement import groups_at
+from lockstep.protocol.lineage import read_lineage, require_placed
 from lockstep.protocol.savepoint import METADATA, STATE, read_savepoint
 from lockstep.protocol.storage import Storage
 from lockstep.state.blob import read_metadata, readable, tables_schema
@@ -123,6 +124,8 @@ def find_groups(spark: SparkSession, directory: str, uid: str, epoch: int | None
     wanted = _epoch(storage, epoch)
     lineage = read_lineage(storage)
     known = {} if lineage is None else lineage.operators
+    if uid in known:
+        require_placed(known[uid], storage.describe())
     others: set[str] = set()
     for number in sorted(int(name) for name in storage.list("state") if name.isdigit()):
         frame = _groups(spark, directory, number, wanted)
@@ -171,6 +174,7 @@ def _epoch(storage: Storage, given: int | None) -> int:
 def _groups(spark: SparkSession, directory: str, operator: int, epoch: int) -> DataFrame | None:
     """The key groups in one of the query's state stores, or ``None`` when it belongs to an operator of Spark's own."""
     from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
 
     try:
         reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", epoch)
@@ -178,7 +182,8 @@ def _groups(spark: SparkSession, directory: str, operator: int, epoch: int) -> D
         fields = {field.name: field.dataType for field in frame.schema.fields}
         if fields["value"].simpleString() != "struct<groupState:struct<state:binary>>":
             return None
-        return frame.selectExpr("key.group as group", "value.groupState.state as state")
+        group, state = groups_at(F.col("key.group")), F.col("value.groupState.state")
+        return frame.select(group.alias("group"), state.alias("state"))
     except PySparkException as error:
         raise CheckpointDirectoryError(
             f"the state of epoch {epoch} in {directory} can't be read: {str(error).splitlines()[0]} Spark keeps the state "

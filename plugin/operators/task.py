@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkRuntimeError
 
 from lockstep.operators.archives import read_archives_only_when_changed
+from lockstep.operators.placement import group_at
 from lockstep.operators.reports import EpochReport, GroupTimers
 from lockstep.operators.union import parts_for
 from lockstep.operators.wire import InputWire, OutputWire
@@ -50,9 +51,10 @@ class KeyGroupTask:
     failpoints: failpoint.Hook | None = None  # of tests
     _runtime: GroupRuntime | None = None
 
-    def run(self, group: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+    def run(self, place: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         """One key group of one epoch: its state is replaced only when its rows have all been processed."""
         runtime = self._opened()
+        group = group_at(int(place[0]))
         frame = _whole(frames)
         task = TaskContext.get()
         query, epoch = _property(task, _QUERY_ID, ""), int(_property(task, _EPOCH, "-1"))
@@ -60,9 +62,9 @@ class KeyGroupTask:
         elements = _chosen(frame, kinds, ELEMENT)
         blob = bytes(state.get[0]) if state.exists else None
         try:
-            given = self._input(int(group[0]), epoch, elements, frame, kinds, state, runtime.by_batch)
+            given = self._input(group, epoch, elements, frame, kinds, state, runtime.by_batch)
         except Exception as error:
-            where = f"epoch {epoch}, key group {int(group[0])}, before its rows reached the function"
+            where = f"epoch {epoch}, key group {group}, before its rows reached the function"
             raise operator_error(self.spec.uid, where, error) from error
         result = runtime.run(blob, given)
         failpoint.reach("operator.state.before")
@@ -79,7 +81,7 @@ class KeyGroupTask:
             groups_written=0 if result.blob is None else 1,
             bytes_written=len(result.blob or b""),
             watermark=given.watermark,
-            groups={int(group[0]): GroupTimers(result.next_processing, result.next_event)},
+            groups={group: GroupTimers(result.next_processing, result.next_event)},
         )
         self.reports.add({query: report})
         if result.rows:

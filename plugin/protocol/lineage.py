@@ -16,6 +16,7 @@ from lockstep.state.operator_spec import merged, refuse_incompatible
 _DIRECTORY = "lockstep"
 PATH = f"{_DIRECTORY}/lineage"
 _KIND = "lineage"
+PLACED = "placed"  # of an operator: its key groups are spread over Spark's tasks by their number
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ def check_operator(fields: Fields) -> None:
         fields.count(name)
     for name in ("timers", "ticks"):
         fields.flag(name)
+    if PLACED in fields:
+        fields.flag(PLACED)
     for part in fields.list_of_fields("key"):
         part.text("name")
         _check_type(part, "type")
@@ -102,6 +105,15 @@ def check_operator(fields: Fields) -> None:
             ttl = state.fields("ttl")
             ttl.count("millis")
             ttl.text("update")
+
+
+def require_placed(operator: Mapping[str, Any], where: str) -> None:
+    """Before there were releases, key groups were elsewhere: they would not be found."""
+    if not operator.get(PLACED):
+        raise StateMigrationError(
+            f"operator {operator['uid']!r}: its key groups in {where} are where an earlier Lockstep has put them. "
+            "Take a savepoint with that version, and start from it in a new directory."
+        )
 
 
 def _check_type(fields: Fields, name: str) -> None:
@@ -191,6 +203,7 @@ def _refuse_other_operators(storage: Storage, stored: Lineage, now: Lineage) -> 
         )
     for uid, before in stored.operators.items():
         refuse_incompatible(before, now.operators[uid])
+        require_placed(before, storage.describe())
         if before["position"] != now.operators[uid]["position"]:
             raise StateMigrationError(
                 f"operator {uid!r} has changed its place among the query's operators. Spark tells their state in "

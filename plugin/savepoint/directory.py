@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lockstep.engine.state_backend import effective_backend, settings
 from lockstep.engine.storage import open_storage, qualified
 from lockstep.errors import CheckpointDirectoryError, ConfigurationError
-from lockstep.protocol.lineage import Lineage, read_lineage
+from lockstep.protocol.lineage import PLACED, Lineage, read_lineage
 from lockstep.protocol.savepoint import Savepoint
 from lockstep.savepoint.origin import open_origin
 from lockstep.savepoint.restore import NewQuery, RestoreRequest, install, refuse_used
@@ -53,7 +53,9 @@ def restore_directory(
         created_ms=time.time_ns() // 1_000_000,
         sources=saved.sources,
         query_name=saved.query_name,
-        operators={uid: {**operator.description, "backend": kept_by} for uid, operator in saved.operators.items()},
+        operators={
+            uid: {**operator.description, "backend": kept_by, PLACED: True} for uid, operator in saved.operators.items()
+        },
     )
     with settings(spark, {} if partitions is None else {_PARTITIONS: str(partitions)}):
         query = NewQuery(spark, storage, qualified(spark, directory), lineage, (), backend)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.engine.storage import qualified
 from lockstep.errors import CheckpointDirectoryError
+from lockstep.operators.placement import places
 from lockstep.protocol.failpoint import reach
 from lockstep.protocol.storage import Storage
 from lockstep.savepoint.groups import SCHEMA
@@ -103,11 +104,9 @@ def _run(spark: SparkSession, groups: str, location: str) -> None:
                 state.update((bytes(blob),))
         return iter(())
 
+    highest = spark.read.schema(SCHEMA).parquet(groups).agg(F.coalesce(F.max("group"), F.lit(0))).collect()[0][0]
     stream: DataFrame = spark.readStream.schema(SCHEMA).parquet(groups)
-    group = F.pmod(F.coalesce("group", F.lit(0)).cast("bigint"), F.lit(2**15)).cast(
-        "int"
-    )  # as nullable as in real queries
-    stream = stream.select(group.alias("group"), "state")
+    stream = stream.select(places(F.col("group"), highest + 1).alias("group"), "state")
     kept = stream.groupBy("group").applyInPandasWithState(
         keep, "nothing int", "state binary", "append", GroupStateTimeout.NoTimeout
     )

@@ -90,7 +90,7 @@ class SavepointWriter:
     ) -> SavepointWriter:
         """Let ``function`` see ``rows``, on top of the operator's state; with ``replace`` it starts from none.
 
-        ``max_parallelism`` is that of the operator in the query: the stored one, or 128 for a new operator.
+        ``max_parallelism`` is that of the operator in the query: the stored one, or 32 for a new operator.
         """
         check_uid(uid)
         if rows.isStreaming:

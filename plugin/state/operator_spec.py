@@ -28,7 +28,7 @@ class OperatorSpec:
     input: pa.Schema
     output: pa.Schema
     broadcast: pa.Schema | None = None
-    max_parallelism: int = 128
+    max_parallelism: int = 32
 
     def __post_init__(self) -> None:
         if not self.uid:
