@@ -1,4 +1,4 @@
-"""A slice of chaos by a fixed seed, five minutes with the starts. ``make thorough`` takes two, ``make chaos`` any number."""
+"""A slice of chaos by fixed seeds, five minutes with the starts. ``make thorough`` takes longer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from integration_tests.sessions import THOROUGH
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed, master, brokers", [(12, CLUSTER, 3), *([(11, LOCAL, 1)] if THOROUGH else [])])
+@pytest.mark.parametrize("seed, master, brokers", [(12, CLUSTER, 3), (11, LOCAL, 1)])
 def test_nothing_is_lost_repeated_or_torn_whatever_strikes(seed: int, master: str, brokers: int) -> None:
     lines: list[str] = []
     tally = Chaos(
         seed=seed,
         rounds=100,
-        minutes=2.0,
+        minutes=3.0 if THOROUGH else 1.0,
         nemeses=(),
         brokers=brokers,
         segment=100,
@@ -27,7 +27,7 @@ def test_nothing_is_lost_repeated_or_torn_whatever_strikes(seed: int, master: st
     told = "\n".join(lines)
     assert [violation.text for violation in tally.violations] == [], told
     assert tally.rounds, told
-    assert tally.rows > 1000
+    assert tally.rows > 500
     assert tally.looks["table"] > 20
     assert tally.looks["topic"] > 20
     assert tally.as_json()["lost"] == 0

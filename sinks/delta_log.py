@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from lockstep.engine.jvm import jvm_of
 from lockstep.errors import ConfigurationError
 from lockstep.protocol.fields import Fields
 
@@ -86,7 +87,7 @@ class DeltaTableLog:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._jvm: Any = spark._jvm
+        self.jvm = jvm_of(spark)
         self.path = path
         self.seen: _Seen | None = None
 
@@ -97,7 +98,7 @@ class DeltaTableLog:
 
     @property
     def _delta(self) -> Any:
-        return self._jvm.org.apache.spark.sql.delta
+        return self.jvm.org.apache.spark.sql.delta
 
     @property
     def _log(self) -> Any:
@@ -133,7 +134,7 @@ class DeltaTableLog:
 
         The files are made for ``view``, the one that the rows were fitted to.
         """
-        option = self._jvm.scala.Option
+        option = self.jvm.scala.Option
         transaction = self._log.startTransaction(option.empty(), option.apply(view.snapshot))
         actions = transaction.writeFiles(rows._jdf)
         return [actions.apply(i).json() for i in range(actions.size())]
@@ -201,7 +202,7 @@ class DeltaTableLog:
     def missing_at(self, version: int) -> list[str]:
         """Data files of an older version that are not there any more."""
         files = self._spark.read.format("delta").option("versionAsOf", version).load(self.path).inputFiles()
-        path, uri = self._jvm.org.apache.hadoop.fs.Path, self._jvm.java.net.URI
+        path, uri = self.jvm.org.apache.hadoop.fs.Path, self.jvm.java.net.URI
         return [file for file in files if not self._file_system.exists(path(uri(file)))]
 
     def restore(self, version: int, user_metadata: str) -> None:
@@ -213,24 +214,24 @@ class DeltaTableLog:
 
     def remove(self, adds: Sequence[str], user_metadata: str) -> None:
         """Take files that the table has out of it, in one commit."""
-        delta = self._jvm.org.apache.spark.sql.delta
-        now = self._jvm.java.lang.System.currentTimeMillis()
-        removed = self._jvm.java.util.ArrayList()
+        delta = self.jvm.org.apache.spark.sql.delta
+        now = self.jvm.java.lang.System.currentTimeMillis()
+        removed = self.jvm.java.util.ArrayList()
         for add in adds:
             removed.add(delta.actions.Action.fromJson(add).removeWithTimestamp(now, True))
         with self._commit_message(user_metadata):
             transaction = self._log.startTransaction()
             transaction.filterFiles()
-            transaction.commit(self._jvm.PythonUtils.toSeq(removed), self._manual())
+            transaction.commit(self.jvm.PythonUtils.toSeq(removed), self._manual())
 
     def seal(self, app_id: str, user_metadata: str) -> None:
         """Set an application transaction beyond all epochs: who still commits by it is refused."""
-        delta = self._jvm.org.apache.spark.sql.delta
-        some = self._jvm.scala.Option.apply
-        actions = self._jvm.java.util.ArrayList()
-        actions.add(delta.actions.SetTransaction(app_id, _BEYOND, some(self._jvm.java.lang.System.currentTimeMillis())))
+        delta = self.jvm.org.apache.spark.sql.delta
+        some = self.jvm.scala.Option.apply
+        actions = self.jvm.java.util.ArrayList()
+        actions.add(delta.actions.SetTransaction(app_id, _BEYOND, some(self.jvm.java.lang.System.currentTimeMillis())))
         with self._commit_message(user_metadata):
-            self._log.startTransaction().commit(self._jvm.PythonUtils.toSeq(actions), self._manual())
+            self._log.startTransaction().commit(self.jvm.PythonUtils.toSeq(actions), self._manual())
 
     def _manual(self) -> Any:
         return getattr(getattr(self._delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
@@ -290,19 +291,19 @@ class DeltaTableLog:
         return int(self._file_system.getFileStatus(place).getLen()) if self._file_system.exists(place) else None
 
     def _absolute(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._log.dataPath(), unquote(path))
+        return self.jvm.org.apache.hadoop.fs.Path(self._log.dataPath(), unquote(path))
 
     @cached_property
     def _file_system(self) -> Any:
         return self._log.dataPath().getFileSystem(self._log.newDeltaHadoopConf())
 
     def _updated(self) -> Any:
-        option = self._jvm.scala.Option
+        option = self.jvm.scala.Option
         return self._log.update(False, option.empty(), option.empty())
 
     def _use_own_session(self) -> None:
         """Let this thread work on the log in a session like the user's, with settings of its own."""
-        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._own_session)
+        self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._own_session)
 
     @cached_property
     def _own_session(self) -> Any:
@@ -319,12 +320,12 @@ class DeltaTableLog:
         return None if text is None else [line for line in text.split("\n") if line]
 
     def _read_text(self, path: str) -> str | None:
-        hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
+        hadoop_path = self.jvm.org.apache.hadoop.fs.Path(path)
         if not self._file_system.exists(hadoop_path) or self._file_system.getFileStatus(hadoop_path).getLen() > _HUGE:
             return None
         stream = self._file_system.open(hadoop_path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -335,7 +336,7 @@ class DeltaCommit:
     def __init__(self, table: DeltaTableLog, spark: SparkSession, transaction: Any) -> None:
         self._table = table
         self._spark = spark
-        self._jvm: Any = spark._jvm
+        self._jvm = table.jvm
         self._transaction = transaction
 
     def state(self) -> TableState:

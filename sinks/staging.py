@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from lockstep.engine.jvm import jvm_of
 from lockstep.errors import CheckpointDirectoryError
 from lockstep.sinks.disk import sync_tree
 
@@ -23,7 +24,7 @@ class Staging:
 
         self.spark = spark
         self.hadoop = spark._jsparkSession.sessionState().newHadoopConf()
-        self._jvm = cast("Any", spark._jvm)
+        self._jvm = jvm_of(spark)
         self._root = self._jvm.org.apache.hadoop.fs.Path(directory)
         self._files = self._root.getFileSystem(self.hadoop)
         local = local_path(directory)

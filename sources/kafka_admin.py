@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from lockstep.engine.jvm import jvm_of
 from lockstep.engine.session import require_classic
 from lockstep.errors import (
     BrokerUnreachableError,
@@ -62,7 +63,7 @@ class KafkaAdmin:
         require_classic(spark)
         self._operation = operation
         self._owner = owner
-        self._jvm: Any = spark._jvm
+        self._jvm = jvm_of(spark)
         self._settings = ClientSettings(settings)
         self._timeout_ms, self._config = _bounded(self._settings)
         self._client: Any = None
@@ -197,7 +198,7 @@ class KafkaAdmin:
     def _connected(self) -> Any:
         if self._client is None:
             factory = self._jvm.org.apache.kafka.clients.admin.AdminClient
-            if isinstance(factory, JavaPackage):  # how py4j answers for a class that is not on the class path
+            if not isinstance(factory, JavaClass):
                 raise EnvironmentProblemError(
                     "Kafka's client is not on the driver's class path. Build the session with lockstep.configure(...), "
                     "or add org.apache.spark:spark-sql-kafka-0-10_2.13 to spark.jars.packages before it starts."

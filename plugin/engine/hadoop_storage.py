@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from lockstep.engine.jvm import jvm_of
 from lockstep.engine.versions import checkpoint_file_manager
 from lockstep.protocol.storage import LARGEST_FILE, no_such_file
 
@@ -20,7 +21,7 @@ class HadoopStorage:
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm = cast("Any", spark._jvm)
+        self._jvm = jvm_of(spark)
         self._path = self._jvm.org.apache.hadoop.fs.Path
         self._root = self._path(root)
         self._configuration = spark._jsparkSession.sessionState().newHadoopConf()
